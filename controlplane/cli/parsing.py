@@ -88,6 +88,11 @@ class Parser(argparse.ArgumentParser):
         self.error(f"does not know {unknown[0]!r}" + (f", did you mean {near}?" if near else ""))
 
 
+def add_job(parser: Parser) -> None:
+    """Declare the argument of commands about one job."""
+    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+
+
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return the known word most similar to `word`, "" if none is similar."""
     from difflib import get_close_matches

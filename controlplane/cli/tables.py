@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TextIO
 
+from controlplane.cli import formats
 from controlplane.cli.terminal import visible
 
 Row = dict[str, Any]
@@ -42,6 +43,13 @@ class Column(NamedTuple):
     cell: Callable[[Row], object]
     is_wide: bool = False
     is_number: bool = False
+
+
+# Columns that several lists have.
+AGE = Column("AGE", lambda row: formats.age(row["created_at"]))
+FILES = Column("FILES", lambda row: f"{row['files']:,}", is_number=True)
+ID = Column("ID", lambda row: row["id"], is_wide=True)
+STATE = Column("STATE", lambda row: row["status"]["state"])
 
 
 def write_table(stream: TextIO, columns: Sequence[Column], rows: Sequence[Row], *, styled: bool) -> None:

@@ -15,18 +15,18 @@ from controlplane.cli.lookup import FINAL_STATES, project_rows
 from controlplane.cli.parsing import Parser, directory_path
 from controlplane.cli.session import Session
 from controlplane.cli.sse import patiently
-from controlplane.cli.tables import Column, Row
+from controlplane.cli.tables import AGE, ID, STATE, Column, Row
 
 COLUMNS = (
     Column("JOB", lambda row: row["job"]),
     Column("NAME", lambda row: row["name"]),
-    Column("STATE", lambda row: row["status"]["state"]),
+    STATE,
     Column("FILES", lambda row: "" if row["files"] is None else f"{row['files']:,}", is_number=True),
     Column("SIZE", lambda row: formats.binary_size(row["size_bytes"]), is_number=True),
-    Column("AGE", lambda row: formats.age(row["created_at"])),
+    AGE,
     Column("MESSAGE", lambda row: row["status"]["message"]),
     Column("MANIFEST", lambda row: row["manifest"] or "", is_wide=True),
-    Column("ID", lambda row: row["id"], is_wide=True),
+    ID,
 )
 _ARTIFACT = "JOB/NAME"
 _COMING = ("waiting", "keeping")

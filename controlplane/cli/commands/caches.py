@@ -14,7 +14,7 @@ from controlplane.cli.lookup import ROWS_MOST, project_rows
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
 from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
-from controlplane.cli.tables import Column, Row
+from controlplane.cli.tables import ID, Column, Row
 
 UNFINISHED = ("queued", "filling")
 
@@ -42,7 +42,7 @@ CACHE_COLUMNS = (
     Column("PINNED", lambda row: "yes" if row["is_pinned"] else "no"),
     Column("USED", lambda row: formats.age(row["used_at"])),
     Column("MESSAGE", lambda row: row["reason"]["message"], is_wide=True),
-    Column("ID", lambda row: row["id"], is_wide=True),
+    ID,
 )
 
 

@@ -15,7 +15,7 @@ from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, USAGE, ApiError, Cl
 from controlplane.cli.lookup import ROWS_MOST
 from controlplane.cli.parsing import Parser, directory_path, positive_number
 from controlplane.cli.session import Session
-from controlplane.cli.tables import Column, Row
+from controlplane.cli.tables import AGE, FILES, ID, Column, Row
 
 if TYPE_CHECKING:
     from datasets.ingest.engine import Synced
@@ -40,22 +40,22 @@ DATASET_COLUMNS = (
     Column("NAME", lambda row: row["name"]),
     Column("PROJECT", lambda row: row["project"]),
     Column("LATEST", lambda row: row["latest"] or "none", is_number=True),
-    Column("FILES", lambda row: f"{row['files']:,}", is_number=True),
+    FILES,
     Column("SIZE", _size, is_number=True),
     Column("UPDATED", lambda row: formats.age(row["updated_at"])),
     Column("SHARED", lambda row: "yes" if row["is_shared"] else "no"),
     Column("DESCRIPTION", lambda row: row["description"], is_wide=True),
-    Column("ID", lambda row: row["id"], is_wide=True),
+    ID,
 )
 VERSION_COLUMNS = (
     Column("VERSION", lambda row: row["number"], is_number=True),
-    Column("FILES", lambda row: f"{row['files']:,}", is_number=True),
+    FILES,
     Column("SIZE", _size, is_number=True),
     Column("ADDED", lambda row: f"{row['files_added']:,}", is_number=True),
     Column("CHANGED", lambda row: f"{row['files_changed']:,}", is_number=True),
     Column("REMOVED", lambda row: f"{row['files_removed']:,}", is_number=True),
     Column("AUTHOR", lambda row: row["author"]),
-    Column("AGE", lambda row: formats.age(row["created_at"])),
+    AGE,
     Column("TAGS", lambda row: ", ".join(row["tags"])),
     Column("MESSAGE", lambda row: row["message"]),
     Column("MANIFEST", lambda row: row["manifest"], is_wide=True),
@@ -63,7 +63,7 @@ VERSION_COLUMNS = (
 FILE_COLUMNS = (
     Column("NAME", lambda row: row["name"] + ("/" if row["kind"] == "directory" else "")),
     Column("KIND", lambda row: row["kind"]),
-    Column("FILES", lambda row: f"{row['files']:,}", is_number=True),
+    FILES,
     Column("SIZE", _size, is_number=True),
     Column("SHA256", lambda row: row["sha256"] or "", is_wide=True),
 )

@@ -11,7 +11,7 @@ from argparse import ArgumentTypeError, Namespace
 from controlplane.cli.client import segment
 from controlplane.cli.errors import CONFLICT, DONE, CliError
 from controlplane.cli.lookup import find_job
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, add_job
 from controlplane.cli.podsocket import outcome
 from controlplane.cli.session import Session
 from controlplane.cli.websocket import BINARY, Closed, WebSocket, connect
@@ -23,7 +23,7 @@ _READ_BYTES = 65_536
 
 def port_forward_arguments(parser: Parser) -> None:
     parser.examples = ["yard port-forward notebook 8888", "yard port-forward notebook 9000:8888"]
-    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    add_job(parser)
     parser.add_argument(
         "ports",
         type=_port_pair,

@@ -11,7 +11,7 @@ from controlplane.cli.commands.explanation import estimate_text
 from controlplane.cli.commands.wait import wait_for
 from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import FINAL_STATES, each_name, find_job, is_id, job_id, jobs_named
-from controlplane.cli.parsing import Parser, duration_seconds, positive_number
+from controlplane.cli.parsing import Parser, add_job, duration_seconds, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
@@ -153,7 +153,7 @@ def list_jobs(args: Namespace, session: Session) -> int:
 
 def describe_job_arguments(parser: Parser) -> None:
     parser.examples = ["yard describe job hyper1", "yard describe job hyper1 -o jsonpath={.status.state}"]
-    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    add_job(parser)
     parser.add_argument(
         "-e", "--events", type=int, default=10, metavar="N", help="how many events to show (default 10)"
     )
@@ -178,7 +178,7 @@ def describe_job(args: Namespace, session: Session) -> int:
 
 def explain_arguments(parser: Parser) -> None:
     parser.examples = ["yard explain hyper1"]
-    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    add_job(parser)
 
 
 def explain(args: Namespace, session: Session) -> int:

@@ -12,7 +12,7 @@ from controlplane.cli.client import Query
 from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import FINAL_STATES, is_id, job_id, newest_job
 from controlplane.cli.output import Output, as_json
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, add_job
 from controlplane.cli.session import Session
 from controlplane.cli.silence import SilenceReporter, state_sentence
 from controlplane.cli.sse import resuming
@@ -44,7 +44,7 @@ def logs_arguments(parser: Parser) -> None:
         "yard logs hyper1 -t 10",
         "yard logs dist1 --rank 2 --attempt 1",
     ]
-    _add_job(parser)
+    add_job(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="stay and print lines as they come")
     parser.add_argument("-t", "--tail", type=int, metavar="N", help="only the last N lines")
     _add_rank(parser)
@@ -108,7 +108,7 @@ def _print_pages(session: Session, identifier: str, selection: Selection) -> boo
 
 def attach_arguments(parser: Parser) -> None:
     parser.examples = ["yard attach hyper1"]
-    _add_job(parser)
+    add_job(parser)
     _add_rank(parser)
     _add_raw(parser)
 
@@ -117,10 +117,6 @@ def attach(args: Namespace, session: Session) -> int:
     """Print the last lines and then every new one; Ctrl-C detaches, and the job continues."""
     follow(session, job_id(session, args.name), Selection(rank=args.rank, tail=ATTACH_LINES, is_raw=args.raw))
     return DONE
-
-
-def _add_job(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
 
 
 def _add_rank(parser: Parser) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.cli.errors import DONE, FAILED
 from controlplane.cli.lookup import find_job
-from controlplane.cli.parsing import Parser, duration_seconds
+from controlplane.cli.parsing import Parser, add_job, duration_seconds
 from controlplane.cli.session import Session
 from controlplane.cli.sse import ChangeListener, patiently
 
@@ -18,7 +18,7 @@ POLL_SECONDS = 5.0
 
 def scale_arguments(parser: Parser) -> None:
     parser.examples = ["yard scale el1 --workers 5", "yard scale el1 --workers 5 --timeout 10m"]
-    _add_name(parser)
+    add_job(parser)
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="the new number of workers")
     _add_timeout(parser)
 
@@ -52,7 +52,7 @@ def scalein(args: Namespace, session: Session) -> int:
 
 
 def _add_change(parser: Parser, verb: str) -> None:
-    _add_name(parser)
+    add_job(parser)
     parser.add_argument("--count", type=int, default=1, metavar="K", help=f"workers to {verb} (default 1)")
     _add_timeout(parser)
 
@@ -102,10 +102,6 @@ def _summary(name: str, answer: dict[str, Any]) -> str:
 def _workers(job: dict[str, Any]) -> int:
     """Return the job's number of workers; the requested number if it has none yet."""
     return int(job["status"].get("workers") or job["workers"])
-
-
-def _add_name(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
 
 
 def _add_timeout(parser: Parser) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from controlplane.cli.client import segment
 from controlplane.cli.errors import DONE, FAILED, CliError
 from controlplane.cli.lookup import job_id
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, add_job
 from controlplane.cli.podsocket import exit_code_of_close, outcome, write_all
 from controlplane.cli.session import Session
 from controlplane.cli.websocket import BINARY, TEXT, Closed, WebSocket, connect
@@ -23,7 +23,7 @@ from controlplane.cli.websocket import BINARY, TEXT, Closed, WebSocket, connect
 
 def bash_arguments(parser: Parser) -> None:
     parser.examples = ["yard bash hyper1", "yard bash dist1 --rank 2", "echo nvidia-smi | yard bash hyper1"]
-    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    add_job(parser)
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="the pod with this rank (default 0)")
 
 

@@ -12,7 +12,7 @@ from controlplane.cli.errors import DONE, NOT_FOUND, CliError
 from controlplane.cli.lookup import project_rows
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
-from controlplane.cli.tables import Column, Row
+from controlplane.cli.tables import AGE, ID, STATE, Column, Row
 
 _MEASURES = ("epoch", "step", "accuracy", "loss")
 
@@ -24,16 +24,16 @@ def _metrics(row: Row) -> str:
 
 COLUMNS = (
     Column("NAME", lambda row: row["name"]),
-    Column("STATE", lambda row: row["status"]["state"]),
+    STATE,
     Column("CAUSE", lambda row: row["cause"]),
     Column("JOB", lambda row: row["job"] or ""),
     Column("PROGRESS", _metrics),
     Column("SIZE", lambda row: formats.binary_size(row["size_bytes"]), is_number=True),
     Column("NEW", lambda row: formats.binary_size(row["new_bytes"]), is_number=True),
     Column("CONSISTENCY", lambda row: row["consistency"] or ""),
-    Column("AGE", lambda row: formats.age(row["created_at"])),
+    AGE,
     Column("MESSAGE", lambda row: row["status"]["message"], is_wide=True),
-    Column("ID", lambda row: row["id"], is_wide=True),
+    ID,
 )
 
 

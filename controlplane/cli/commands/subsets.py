@@ -13,15 +13,15 @@ from controlplane.cli.errors import DONE, NOT_FOUND, USAGE, CliError
 from controlplane.cli.lookup import ROWS_MOST
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
-from controlplane.cli.tables import Column, Row
+from controlplane.cli.tables import AGE, FILES, Column, Row
 
 SUBSET_COLUMNS = (
     Column("SUBSET", version_name),
-    Column("FILES", lambda row: f"{row['files']:,}", is_number=True),
+    FILES,
     Column("SIZE", lambda row: formats.size(row["size_bytes"]), is_number=True),
     Column("SELECTED", lambda row: _selected(row["selection"])),
     Column("AUTHOR", lambda row: row["author"]),
-    Column("AGE", lambda row: formats.age(row["created_at"])),
+    AGE,
     Column("MANIFEST", lambda row: row["manifest"], is_wide=True),
 )
 

@@ -20,7 +20,7 @@ from controlplane.cli.lookup import ROWS_MOST, project_rows, require_name
 from controlplane.cli.parsing import Parser, duration_seconds, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.sse import patiently
-from controlplane.cli.tables import Column, Row
+from controlplane.cli.tables import AGE, ID, STATE, Column, Row
 
 POLL_SECONDS = 0.5
 SHORTEST_PERIOD_SECONDS = 300
@@ -41,14 +41,14 @@ def used_text(volume: Row) -> str:
 VOLUME_COLUMNS = (
     Column("NAME", lambda row: row["name"]),
     Column("PROJECT", lambda row: row["project"]),
-    Column("STATE", lambda row: row["status"]["state"]),
+    STATE,
     Column("USED", used_text),
     Column("ACCESS", lambda row: row["access_mode"]),
     Column("CLASS", lambda row: row["storage_class"]),
     Column("JOBS", lambda row: ", ".join(job["name"] for job in row["jobs"])),
-    Column("AGE", lambda row: formats.age(row["created_at"])),
+    AGE,
     Column("TIER", lambda row: row["service_tier"], is_wide=True),
-    Column("ID", lambda row: row["id"], is_wide=True),
+    ID,
 )
 FILE_COLUMNS = (
     Column("NAME", lambda row: row["name"] + ("/" if row["kind"] == "directory" else "")),

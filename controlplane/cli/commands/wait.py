@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.cli.errors import DONE, FAILED, TIMED_OUT, USAGE, CliError
 from controlplane.cli.lookup import FINAL_STATES, job_id
-from controlplane.cli.parsing import Parser, duration_seconds
+from controlplane.cli.parsing import Parser, add_job, duration_seconds
 from controlplane.cli.session import Session
 from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
 
@@ -24,7 +24,7 @@ def wait_arguments(parser: Parser) -> None:
         "yard wait hyper1 --for running",
         "yard wait hyper1 --for finished",
     ]
-    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    add_job(parser)
     parser.add_argument(
         "--for",
         dest="wanted",
