@@ -174,7 +174,7 @@ def delete_job(job: Job, *, actor: Actor) -> None:
         # Final already, had no pods, or ended since it was read.
         if job.is_final:
             event = remove(job, actor)
-        Event.objects.append([event] if event else [])
+        Event.objects.append([event])
         wake()
 
 

@@ -43,7 +43,7 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
         events.append(write_cordon(node, True, "node.cordoned", actor))
         write_audit(actor, "node.drain", "node", node.name, after={"moving": [str(job.pk) for job in moving]})
         events.append(Event(kind="node.drained", node_id=node.pk, actor=actor.name, message=node.name))
-        Event.objects.append([event for event in events if event is not None])
+        Event.objects.append(events)
         wake()
     return moving
 
@@ -66,7 +66,7 @@ def interrupt_node(node: Node, in_seconds: int, *, actor: Actor) -> list[Job]:
         events.append(
             Event(kind="node.interrupted", node_id=node.pk, actor=actor.name, message=message, data=data)
         )
-        Event.objects.append([event for event in events if event is not None])
+        Event.objects.append(events)
         wake()
     return jobs
 
@@ -91,7 +91,7 @@ def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
         events.append(write_cordon(node, True, "node.cordoned", actor))
         write_audit(actor, "node.confirm_dead", "node", node.name, after={"pods": [pod.name for pod in pods]})
         events.append(Event(kind="node.confirmed_dead", node_id=node.pk, actor=actor.name, message=node.name))
-        Event.objects.append([event for event in events if event is not None])
+        Event.objects.append(events)
         wake()
     return jobs
 

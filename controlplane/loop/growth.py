@@ -107,11 +107,9 @@ def _grow_in_quota(cluster: Cluster, working: Iterable[Attended], plan: Plan, no
 
 def _still_asks(attended: Attended, count: int) -> bool:
     """Return whether the job still lacks `count` workers; for an open operation, exactly that many."""
-    operation = attended.operation
-    if operation is None:
+    if attended.operation is None:
         return count <= missing_workers(attended)
-    is_open = operation.state == rules.PENDING and not operation.joining and not operation.leaving
-    return is_open and count == operation.to_workers - len(attended.members)
+    return count == attended.asked_workers
 
 
 def _may_grow(attended: Attended) -> bool:
@@ -163,12 +161,10 @@ def missing_workers(attended: Attended) -> int:
 def wanted_workers(attended: Attended, plan: Plan, seen: Observation, now: datetime) -> int:
     """Return how many workers to add to the job now: those of its operation, else those it lacks unless it
     backs off. At most what limits and quotas allow, and only lost workers while other jobs wait."""
-    operation = attended.operation
     if attended.generation is None:
         return 0
-    if operation is not None:
-        is_growing = operation.state == rules.PENDING and not operation.joining and not operation.leaving
-        asked = operation.to_workers - len(attended.members) if is_growing else 0
+    if attended.operation is not None:
+        asked = attended.asked_workers
         return asked if asked <= _allowed(attended.job) else 0
     missing = missing_workers(attended)
     if missing <= 0 or has_to_wait(attended, now):

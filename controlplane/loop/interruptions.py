@@ -116,7 +116,7 @@ def hasten_owed(cluster: Cluster, plan: Plan) -> None:
 def _following(elastic: ElasticJobs, engine: Engine) -> Mapping[str, Attended]:
     if MEMBERSHIP not in engine.capabilities:
         return {}
-    return {str(one.job.pk): one for one in elastic.read() if one.generation is not None}
+    return elastic.with_members()
 
 
 def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bool:

@@ -72,6 +72,15 @@ class Attended:
     def members(self) -> tuple[int, ...]:
         return ranks_of(self.generation)
 
+    @property
+    def asked_workers(self) -> int:
+        """The workers that its operation has still to choose; 0 without one, and once it has chosen who joins or
+        leaves."""
+        operation = self.operation
+        if operation is None or operation.state != rules.PENDING or operation.joining or operation.leaving:
+            return 0
+        return operation.to_workers - len(self.members)
+
 
 class ElasticJobs:
     """The running elastic jobs of a cluster during one pass of the loop. `latest`: the result of the last
@@ -90,6 +99,10 @@ class ElasticJobs:
         self.latest = [] if self._has_none else _attended_jobs(self._cluster)
         self._has_none = not self.latest
         return self.latest
+
+    def with_members(self) -> dict[str, Attended]:
+        """Return the jobs that have members, from their present rows, by id."""
+        return {str(one.job.pk): one for one in self.read() if one.generation is not None}
 
 
 def keep_memberships(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: datetime) -> None:

@@ -90,16 +90,15 @@ def _asking(view: JobView, attended: Attended, now: datetime) -> JobView:
 def _missing_gangs(view: JobView, attended: Attended, now: datetime) -> tuple[int, ...]:
     """Return the sizes of the gangs of workers that the job can take now: one for a scale-out, one up to the
     next allowed size, else one worker each. () if it can take none."""
-    operation, has = attended.operation, len(attended.members)
+    has = len(attended.members)
     # Where a member has finished, the training is over: no job is stopped for more workers.
     if attended.generation is None or has_finisher(attended):
         return ()
     if has_missing_driver(attended.job.project, attended.job.spec):
         return ()
-    if operation is not None:
-        is_open = operation.state == rules.PENDING and not operation.joining and not operation.leaving
-        count = operation.to_workers - has if is_open else 0
-        return (count,) if count > 0 else ()
+    if attended.operation is not None:
+        asked = attended.asked_workers
+        return (asked,) if asked > 0 else ()
     missing = missing_workers(attended)
     if missing <= 0 or has_to_wait(attended, now):
         return ()

@@ -6,7 +6,6 @@ import time
 
 from controlplane.models import Cluster, Command, Event
 from controlplane.telemetry.metrics import SAMPLED
-from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
 PERIOD_SECONDS = 1.0
@@ -84,7 +83,7 @@ class Period:
 def is_quiet() -> bool:
     """Return whether nothing is unfinished and every cluster answers, so that new work can only come with a
     notification."""
-    unfinished = Job.objects.exclude(state__in=FINAL_STATES)
+    unfinished = Job.objects.unfinished()
     here = Cluster.objects.filter(detached_at=None)
     away = here.exclude(state=Cluster.REFUSED).exclude(state=Cluster.ATTACHED, is_reachable=True)
     return not (unfinished.exists() or Command.objects.unfinished().exists() or away.exists())

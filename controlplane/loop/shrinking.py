@@ -45,7 +45,7 @@ def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: dateti
     """Begin to shrink victims where possible; return the plan without their preemptions."""
     if MEMBERSHIP not in engine.capabilities or not plan.preempts:
         return plan
-    attended = {str(one.job.pk): one for one in elastic.read() if one.generation is not None}
+    attended = elastic.with_members()
     if not attended:
         return plan
     spared = {

@@ -1,6 +1,6 @@
 """The numbered, append-only event log. Clients remember the last number and read the events after it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from django.db import connection, models, transaction
 from django.utils import timezone
@@ -39,17 +39,18 @@ class EventManager(models.Manager["Event"]):
     """Writes and reads events. Numbers follow the order of commits, so that a reader of `seq > n` misses none
     that is committed later."""
 
-    def append(self, events: Sequence["Event"]) -> int:
-        """Write events with the next numbers and return the last number. Must be the last call in a transaction: it
-        locks the counter until the commit, which keeps numbers in commit order."""
-        if not events:
+    def append(self, events: Iterable["Event | None"]) -> int:
+        """Write events, except None, with the next numbers and return the last number. Must be the last call in a
+        transaction: it locks the counter until the commit, which keeps numbers in commit order."""
+        written = [event for event in events if event is not None]
+        if not written:
             return self.last_seq()
         # Without a transaction, a reader could see the number before the row.
         with transaction.atomic(savepoint=False):
-            last = Counter.objects.advance("event", len(events))
-            for offset, event in enumerate(reversed(events)):
+            last = Counter.objects.advance("event", len(written))
+            for offset, event in enumerate(reversed(written)):
                 event.seq = last - offset
-            self.bulk_create(events)
+            self.bulk_create(written)
         return last
 
     def last_seq(self) -> int:
