@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.actions.errors import Invalid
+from controlplane.api.json_schema import STRING, Schema
 from controlplane.api.problems import Problem
-from controlplane.fields import FieldError, Reader, Refused, pointer_part
-
-Schema = dict[str, Any]
+from controlplane.fields import FieldError, Reader, Refused, dns_label, pointer_part, text
 
 DRY_RUN_ELSEWHERE = FieldError(
     "/dry_run", "dry_run_in_body", "Ask for a dry run in the query, ?dry_run=true; the body says what to do."
@@ -22,6 +21,16 @@ class BodyField:
     read: Reader
     schema: Schema
     is_required: bool = False
+
+
+def text_field(longest: int, *, is_required: bool = False) -> BodyField:
+    """Return a field for a text of at most `longest` characters."""
+    return BodyField(text(longest), {**STRING, "maxLength": longest}, is_required)
+
+
+def label_field(longest: int, *, is_required: bool = False) -> BodyField:
+    """Return a field for a DNS label of at most `longest` characters."""
+    return BodyField(dns_label(longest), {**STRING, "maxLength": longest}, is_required)
 
 
 def read_body(body: Any, fields: Mapping[str, BodyField]) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from controlplane.actions.audit import lasting_audit
 from controlplane.actions.errors import Invalid
 from controlplane.api import idempotency, query
 from controlplane.api.auth import actor_of, request_id_of
-from controlplane.api.bodies import BodyField, Schema, as_object, body_schema, read_body
+from controlplane.api.bodies import BodyField, as_object, body_schema, read_body
+from controlplane.api.json_schema import Schema
 from controlplane.api.problems import Problem
 from controlplane.api.query import Parameter, read_query
 from controlplane.api.renderers import JSON, render_json

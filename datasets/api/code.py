@@ -13,7 +13,7 @@ from django.http import HttpResponseBase, StreamingHttpResponse
 from controlplane import fields
 from controlplane.access import NotVisible, project_for
 from controlplane.api import query
-from controlplane.api.bodies import BodyField
+from controlplane.api.bodies import BodyField, text_field
 from controlplane.api.json_schema import BOOLEAN, STRING, listed, ref
 from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
@@ -71,11 +71,11 @@ BEGIN = {
 }
 _name = fields.text(255)
 COMMIT = {
-    "commit": BodyField(fields.text(64), {**STRING, "maxLength": 64}),
+    "commit": text_field(64),
     "branch": BodyField(_name, {**STRING, "maxLength": 255}),
     "is_dirty": BodyField(fields.switch, BOOLEAN),
     "diff": BodyField(fields.text(1 << 20), STRING),
-    "repository": BodyField(fields.text(500), {**STRING, "maxLength": 500}),
+    "repository": text_field(500),
 }
 TREES = Listing(
     CODE_TREE,

@@ -3,10 +3,9 @@ failed."""
 
 from typing import Any
 
-from controlplane import fields
 from controlplane.access import NotVisible, project_for
-from controlplane.api.bodies import BodyField
-from controlplane.api.json_schema import STRING, ref
+from controlplane.api.bodies import text_field
+from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.models import Role
 from datasets.access import uuid_of
@@ -15,8 +14,8 @@ from datasets.models import CodeImport
 from datasets.queries.code import SCHEME
 
 REQUEST = {
-    "url": BodyField(fields.text(500), {**STRING, "maxLength": 500}, is_required=True),
-    "ref": BodyField(fields.text(255), {**STRING, "maxLength": 255}),
+    "url": text_field(500, is_required=True),
+    "ref": text_field(255),
 }
 
 

@@ -10,8 +10,7 @@ from rest_framework.parsers import BaseParser
 
 from controlplane.access import NotVisible
 from controlplane.api import query
-from controlplane.api.bodies import Schema
-from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, listed, nullable, record, ref
+from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, Schema, listed, nullable, record, ref
 from controlplane.api.operations import Answer, Call, operation
 from controlplane.api.problems import Problem
 from controlplane.api.query import Parameter

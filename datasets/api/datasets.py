@@ -5,7 +5,7 @@ from typing import Any
 from controlplane import fields
 from controlplane.access import NotVisible, project_for
 from controlplane.api import query
-from controlplane.api.bodies import BodyField
+from controlplane.api.bodies import BodyField, label_field, text_field
 from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import WITH_NAMES, Filter, Listing, fields_parameter, paged, trimmed
@@ -48,20 +48,20 @@ def _manifest(value: Any) -> str:
 
 
 CHANGES = {
-    "description": BodyField(fields.text(500), {**STRING, "maxLength": 500}),
+    "description": text_field(500),
     "is_shared": BodyField(fields.switch, BOOLEAN),
 }
 NEW_DATASET = {
-    "name": BodyField(fields.dns_label(63), {**STRING, "maxLength": 63}, is_required=True),
+    "name": label_field(63, is_required=True),
     **CHANGES,
 }
 COMMIT = {
     "manifest": BodyField(_manifest, {**STRING, "pattern": "^[0-9a-f]{64}$"}, is_required=True),
     "parent": BodyField(fields.whole(0, 1 << 31), {**INTEGER, "minimum": 0}, is_required=True),
-    "message": BodyField(fields.text(500), {**STRING, "maxLength": 500}),
+    "message": text_field(500),
 }
 NEW_TAG = {
-    "name": BodyField(fields.dns_label(63), {**STRING, "maxLength": 63}, is_required=True),
+    "name": label_field(63, is_required=True),
     "version": BodyField(fields.text(63), STRING, is_required=True),
 }
 _ORDERINGS = {"name": ("name", "id"), "created_at": ("created_at", "id")}

@@ -17,7 +17,6 @@ from datasets.code_archive import write_archive
 from datasets.code_manifest import Entry
 from datasets.code_store import ContentCorrupt, ProjectCode
 from datasets.queries.code import code_of, digest_of
-from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
 logger = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ def _job_of(job_id: str, attempt: str, token: str) -> Job:
     job = None
     # Ten digits could exceed the column's 32 bits.
     if attempt.isdecimal() and len(attempt) < 10 and _is_token(token, job_id, int(attempt)):
-        rows = Job.objects.filter(pk=UUID(job_id), attempt=int(attempt)).exclude(state__in=FINAL_STATES)
+        rows = Job.objects.filter(pk=UUID(job_id), attempt=int(attempt)).unfinished()
         job = rows.select_related("project").first()
     if job is None or not job.spec.get("code"):
         raise NotVisible("There is no unfinished job with code that has this attempt and token.")

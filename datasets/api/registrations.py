@@ -2,7 +2,7 @@
 
 from controlplane import fields
 from controlplane.access import NotVisible
-from controlplane.api.bodies import BodyField
+from controlplane.api.bodies import BodyField, text_field
 from controlplane.api.json_schema import STRING, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.models import Role
@@ -13,7 +13,7 @@ from datasets.queries.registrations import registration_shape
 
 NEW = {
     "path": BodyField(fields.absolute_path, {**STRING, "maxLength": 4096}, is_required=True),
-    "message": BodyField(fields.text(500), {**STRING, "maxLength": 500}),
+    "message": text_field(500),
 }
 
 

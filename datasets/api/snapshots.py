@@ -2,7 +2,7 @@
 
 from controlplane import fields
 from controlplane.api import query
-from controlplane.api.bodies import BodyField
+from controlplane.api.bodies import BodyField, label_field
 from controlplane.api.json_schema import STRING, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import IN_STATES, OF_PROJECTS, Filter, Listing, paged
@@ -13,7 +13,7 @@ from datasets.api.schemas import SNAPSHOT
 from datasets.queries.volumes import snapshot_rows, snapshot_shape, snapshot_shapes, volume_shape
 
 NEW_SNAPSHOT = {"volume": BodyField(fields.text(36), {**STRING, "format": "uuid"}, is_required=True)}
-RESTORE = {"name": BodyField(fields.dns_label(63), {**STRING, "maxLength": 63}, is_required=True)}
+RESTORE = {"name": label_field(63, is_required=True)}
 SNAPSHOTS = Listing(
     SNAPSHOT,
     {"created_at": ("created_at", "id"), "number": ("number", "id")},

@@ -4,7 +4,7 @@ from typing import Any
 
 from controlplane import fields
 from controlplane.access import NotVisible
-from controlplane.api.bodies import BodyField
+from controlplane.api.bodies import BodyField, label_field
 from controlplane.api.json_schema import STRING, listed, ref
 from controlplane.api.operations import Answer, Call, operation
 from controlplane.api.paging import Listing, paged
@@ -26,7 +26,7 @@ _PATTERNS = BodyField(
     {**listed(STRING), "maxItems": PATTERNS_MOST},
 )
 NEW_SUBSET = {
-    "name": BodyField(fields.dns_label(63), {**STRING, "maxLength": 63}, is_required=True),
+    "name": label_field(63, is_required=True),
     "include": _PATTERNS,
     "exclude": _PATTERNS,
     "paths": BodyField(fields.listed(fields.text(PATH_MOST_BYTES), FILES_MOST), listed(STRING)),

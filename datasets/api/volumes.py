@@ -5,7 +5,7 @@ from typing import Any
 from controlplane import fields
 from controlplane.access import project_for
 from controlplane.api import query
-from controlplane.api.bodies import BodyField
+from controlplane.api.bodies import BodyField, label_field
 from controlplane.api.json_schema import INTEGER, STRING, listed, nullable, record, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import (
@@ -37,7 +37,7 @@ from jobs.fields.mounts import ACCESS_MODES, access_mode, size_bytes
 
 SIZE = {"anyOf": [{"type": "integer"}, {"type": "string"}], "description": 'Bytes, or a text such as "10Gi".'}
 MODE = {**STRING, "enum": list(ACCESS_MODES)}
-_label = BodyField(fields.dns_label(63), {**STRING, "maxLength": 63}, is_required=True)
+_label = label_field(63, is_required=True)
 _keep = BodyField(fields.optional(fields.whole(1, 100_000)), nullable({**INTEGER, "minimum": 1}))
 _minutes = BodyField(
     fields.optional(fields.whole(*SNAPSHOT_MINUTES)),

@@ -20,7 +20,7 @@ from controlplane.actions.accounts import (
 from controlplane.actions.passwords import hash_password, save_password
 from controlplane.actions.sign_in import check_password
 from controlplane.api import query
-from controlplane.api.bodies import BodyField
+from controlplane.api.bodies import BodyField, text_field
 from controlplane.api.json_schema import BOOLEAN, STRING, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
@@ -31,9 +31,9 @@ from controlplane.models import Membership, Token, User
 
 LOGIN_TOKEN_DAYS = 30
 
-_name = BodyField(fields.text(100), {**STRING, "maxLength": 100}, is_required=True)
-_username = BodyField(fields.text(150), {**STRING, "maxLength": 150}, is_required=True)
-_password = BodyField(fields.text(1000), {**STRING, "maxLength": 1000}, is_required=True)
+_name = text_field(100, is_required=True)
+_username = text_field(150, is_required=True)
+_password = text_field(1000, is_required=True)
 _switch = BodyField(fields.switch, BOOLEAN)
 LOGIN = {"username": _username, "password": _password}
 NEW_TOKEN = {
@@ -51,7 +51,7 @@ NEW_USER = {
     "email": BodyField(fields.text(254), STRING),
     "is_admin": _switch,
 }
-_secret = BodyField(fields.text(1000), {**STRING, "maxLength": 1000})
+_secret = text_field(1000)
 USER_CHANGES = {
     "is_admin": _switch,
     "is_active": _switch,

@@ -19,7 +19,7 @@ from controlplane.actions.clusters import check_cluster, detach_cluster, edit_cl
 from controlplane.actions.errors import Conflict
 from controlplane.actions.nodes import create_pool, mark_pool
 from controlplane.api import query
-from controlplane.api.bodies import BodyField
+from controlplane.api.bodies import BodyField, label_field
 from controlplane.api.json_schema import BOOLEAN, INTEGER, OBJECT, STRING, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
@@ -47,7 +47,7 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
-_name = BodyField(fields.dns_label(50), {**STRING, "maxLength": 50}, is_required=True)
+_name = label_field(50, is_required=True)
 _half_life = BodyField(
     fields.optional(fields.whole(0, MOST_HOURS)), nullable({**INTEGER, "minimum": 0, "maximum": MOST_HOURS})
 )

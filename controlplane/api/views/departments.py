@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from controlplane import fields
 from controlplane.access import NotVisible, require_admin
 from controlplane.actions.departments import create_department, delete_department, edit_department
-from controlplane.api.bodies import BodyField
-from controlplane.api.json_schema import STRING, ref
+from controlplane.api.bodies import label_field
+from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Listing, fields_parameter, paged, trimmed
 from controlplane.api.schemas import DEPARTMENT
@@ -15,7 +14,7 @@ from controlplane.models import Department
 from controlplane.queries.projects import department_rows
 
 NEW_DEPARTMENT = {
-    "name": BodyField(fields.dns_label(50), {**STRING, "maxLength": 50}, is_required=True),
+    "name": label_field(50, is_required=True),
     **SHARE_FIELDS,
 }
 DEPARTMENTS = Listing(DEPARTMENT, {"name": ("name",), "created_at": ("created_at", "id")}, "name", {})

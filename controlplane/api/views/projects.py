@@ -20,7 +20,7 @@ from controlplane.actions.projects import (
     taken_along,
 )
 from controlplane.api import query
-from controlplane.api.bodies import BodyField
+from controlplane.api.bodies import BodyField, label_field, text_field
 from controlplane.api.json_schema import INTEGER, NUMBER, STRING, listed, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
@@ -87,7 +87,7 @@ SHARE_COLUMNS = {
     "gpu_limit": "gpu_limit_milli",
 }
 CHANGES = {
-    "description": BodyField(fields.text(500), {**STRING, "maxLength": 500}),
+    "description": text_field(500),
     **SHARE_FIELDS,
     "department": BodyField(fields.optional(fields.text(50)), nullable(STRING)),
     "cluster": BodyField(fields.text(50), STRING),
@@ -99,7 +99,7 @@ CHANGES = {
     "created_at": BodyField(_read_only, {}),
 }
 NEW_PROJECT = {
-    "name": BodyField(fields.dns_label(50), {**STRING, "maxLength": 50}, is_required=True),
+    "name": label_field(50, is_required=True),
     **CHANGES,
 }
 NEW_MEMBER = {
