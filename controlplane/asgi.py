@@ -116,7 +116,7 @@ def _client_of(scope: Scope) -> tuple[str, int] | None:
 
 async def _refuse_headers(scope: Scope, receive: Receive, send: Send, refusal: HeaderRefusal) -> None:
     if scope["type"] == "websocket":
-        await refuse_websocket(scope, receive, send, STATUS, 4000 + STATUS)
+        await refuse_websocket(scope, receive, send, STATUS)
     else:
         await problem(send, STATUS, refusal.code, refusal.detail)
 
@@ -194,7 +194,7 @@ async def _no_foreign(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 async def _no_websocket(scope: Scope, receive: Receive, send: Send) -> None:
-    await refuse_websocket(scope, receive, send, 404, 4404)
+    await refuse_websocket(scope, receive, send, 404)
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -38,7 +38,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         try:
             self.identity = await sign_in(scope)
         except Refused as refused:
-            await refuse_websocket(scope, receive, send, refused.status, 4000 + refused.status)
+            await refuse_websocket(scope, receive, send, refused.status)
             return
         try:
             await super().__call__(scope, self._until_ended(receive), send)

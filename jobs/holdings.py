@@ -26,12 +26,12 @@ class JobHoldings(Holdings):
         kept = Pod.objects.filter(job__project=project).values("job", "rank").distinct()
         return {
             "working_directories": kept.count(),
-            "unfinished_jobs": jobs.exclude(state__in=FINAL_STATES).count(),
+            "unfinished_jobs": jobs.unfinished().count(),
             "finished_jobs": jobs.filter(state__in=FINAL_STATES).count(),
         }
 
     def check_deletion(self, project: Project) -> None:
-        unfinished = Job.objects.filter(project=project).exclude(state__in=FINAL_STATES).count()
+        unfinished = Job.objects.filter(project=project).unfinished().count()
         if unfinished:
             raise Conflict(
                 "project_in_use", f"{project.name} has {unfinished} unfinished jobs; stop them first."
@@ -51,7 +51,7 @@ class JobHoldings(Holdings):
             remove(job, actor)
 
     def check_detach(self, cluster: Cluster) -> None:
-        if Job.objects.filter(project__cluster=cluster).exclude(state__in=FINAL_STATES).exists():
+        if Job.objects.filter(project__cluster=cluster).unfinished().exists():
             words = "stop them first." if cluster.is_reachable else _way_out(cluster)
             raise Conflict("cluster_in_use", f"{cluster.name} has unfinished jobs; {words}")
 

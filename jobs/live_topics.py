@@ -34,7 +34,7 @@ def read_project(_name: str, project_id: int) -> Reading | None:
     if project is None:
         return None
     jobs = Job.objects.filter(project=project)
-    unfinished = jobs.exclude(state__in=FINAL_STATES).order_by("-submit_rank")[:PROJECT_UNFINISHED_MOST]
+    unfinished = jobs.unfinished().order_by("-submit_rank")[:PROJECT_UNFINISHED_MOST]
     finished = jobs.filter(state__in=FINAL_STATES).order_by("-submit_rank")[:PROJECT_FINISHED_MOST]
     columns = [*job_columns(unfinished), *job_columns(finished)]
     rows = {row["id"]: _without_clock(row) for row in shape_jobs(columns, None)}

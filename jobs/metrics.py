@@ -9,7 +9,7 @@ from django.utils import timezone
 from controlplane.http.metrics import Gauge
 from controlplane.models import Project
 from jobs.estimate_record import estimate_counts
-from jobs.lifecycle import FINAL_STATES, QUEUED
+from jobs.lifecycle import QUEUED
 from jobs.models import Job
 
 # Start estimates of the last days are counted.
@@ -17,7 +17,7 @@ ESTIMATE_DAYS = 7
 
 
 def _projects() -> Iterator[Gauge]:
-    unfinished = Job.objects.exclude(state__in=FINAL_STATES).values_list("project")
+    unfinished = Job.objects.unfinished().values_list("project")
     oldest_queued = Min("queued_at", filter=Q(state=QUEUED))
     figures = unfinished.annotate(Sum("allocated_milli"), oldest=oldest_queued).order_by()
     by_project = {pk: (milli, oldest) for pk, milli, oldest in figures}
@@ -35,7 +35,7 @@ def _projects() -> Iterator[Gauge]:
 
 
 def _jobs() -> Iterator[Gauge]:
-    unfinished = Job.objects.exclude(state__in=FINAL_STATES).values_list("project__name", "state")
+    unfinished = Job.objects.unfinished().values_list("project__name", "state")
     series = tuple(
         ({"project": project, "state": state}, count)
         for project, state, count in unfinished.annotate(count=Count("pk")).order_by()

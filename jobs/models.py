@@ -9,6 +9,14 @@ from django.utils import timezone
 from jobs.lifecycle import FINAL_STATES, STATES
 
 
+class JobQuerySet(models.QuerySet["Job"]):
+    """Queries for jobs."""
+
+    def unfinished(self) -> "JobQuerySet":
+        """Return the jobs that have not ended."""
+        return self.exclude(state__in=FINAL_STATES)
+
+
 class Job(models.Model):
     """A submitted job. `spec`: the request with defaults filled in; the other columns serve lists and the
     loop. `state` changes only as jobs/lifecycle.py allows."""
@@ -58,6 +66,8 @@ class Job(models.Model):
     gpu_utilization = models.FloatField(null=True)  # 0..1
     # When the job was last seen to use a GPU or report progress; the idle limit counts from it.
     active_at = models.DateTimeField(null=True)
+
+    objects = JobQuerySet.as_manager()
 
     class Meta:
         constraints = [

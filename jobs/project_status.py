@@ -6,13 +6,13 @@ from typing import Any
 from django.db.models import Count, Max, Q, Sum
 
 from controlplane.models import Device
-from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
+from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job
 
 
 def project_sums(project_ids: list[int]) -> dict[int, dict[str, Any]]:
     """Return sums over unfinished jobs by project: milli-GPUs held and requested, jobs running and queued."""
-    unfinished = Job.objects.filter(project_id__in=project_ids).exclude(state__in=FINAL_STATES)
+    unfinished = Job.objects.filter(project_id__in=project_ids).unfinished()
     sums = unfinished.values("project_id").annotate(
         allocated=Sum("allocated_milli", default=0),
         running=Count("pk", filter=Q(state__in=ACTIVE_STATES)),
@@ -25,8 +25,7 @@ def project_sums(project_ids: list[int]) -> dict[int, dict[str, Any]]:
 
 
 def _waiting(queued: Any) -> dict[int, int]:
-    """Return the milli-GPUs that queued jobs request, by project; a request in MiB counts as its share of the
-    cluster's largest GPU."""
+    """Return the milli-GPUs that queued jobs request, by project."""
     shapes = queued.values_list(
         "project_id", "project__cluster_id", "milli_gpus", "gpu_memory_mib", "pods_wanted"
     )
@@ -34,8 +33,7 @@ def _waiting(queued: Any) -> dict[int, int]:
     largest = largest_device_mib() if any(shape[3] for shape in shapes) else {}
     waiting: dict[int, int] = defaultdict(int)
     for project_id, cluster_id, milli, memory_mib, pods, count in shapes:
-        each = -(-1000 * memory_mib // largest.get(cluster_id, memory_mib)) if memory_mib else milli
-        waiting[project_id] += each * pods * count
+        waiting[project_id] += asked_milli(milli, memory_mib, largest.get(cluster_id)) * pods * count
     return waiting
 
 
@@ -43,3 +41,9 @@ def largest_device_mib() -> dict[int, int]:
     """Return the memory in MiB of each cluster's largest GPU, by cluster id."""
     rows = Device.objects.values_list("node__cluster_id").annotate(most=Max("memory_mib"))
     return {cluster_id: most for cluster_id, most in rows if most}
+
+
+def asked_milli(milli: int, memory_mib: int | None, largest_mib: int | None) -> int:
+    """Return the milli-GPUs that a pod requests. A request in MiB counts as its share of the cluster's largest GPU, or
+    as a whole one if no GPU is known."""
+    return -(-1000 * memory_mib // (largest_mib or memory_mib)) if memory_mib else milli

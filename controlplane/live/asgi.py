@@ -56,15 +56,16 @@ async def problem(send: Send, status: int, code: str, detail: str, headers: Head
     await answer(send, status, [kind, *(headers or [])], orjson.dumps(problem_details(status, code, detail)))
 
 
-async def refuse_websocket(scope: Scope, receive: Receive, send: Send, status: int, close_code: int) -> None:
-    """Refuse a websocket before it opens: with an HTTP status if the server supports that, else by closing it."""
+async def refuse_websocket(scope: Scope, receive: Receive, send: Send, status: int) -> None:
+    """Refuse a websocket before it opens: with an HTTP status if the server supports that, else by closing it with the
+    code 4000 + status."""
     await receive()  # websocket.connect
     if "websocket.http.response" in (scope.get("extensions") or {}):
         text = (b"content-type", b"text/plain; charset=utf-8")
         await send({"type": "websocket.http.response.start", "status": status, "headers": [text]})
         await send({"type": "websocket.http.response.body", "body": HTTPStatus(status).phrase.encode()})
     else:
-        await send({"type": "websocket.close", "code": close_code})
+        await send({"type": "websocket.close", "code": 4000 + status})
 
 
 async def serve_stream(application: Application, scope: Scope, receive: Receive, send: Send) -> None:

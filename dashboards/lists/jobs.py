@@ -37,7 +37,7 @@ from jobs.access import visible_jobs
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, LOOKS, RUNNING_STATES, STATES
 from jobs.models import Job, Pod
-from jobs.project_status import largest_device_mib
+from jobs.project_status import asked_milli, largest_device_mib
 from jobs.queries import job_rows
 
 UNFINISHED, ACTIVE, FINISHED = "unfinished", "active", "finished"
@@ -59,7 +59,7 @@ def rows_of(actor: Actor, jobs: QuerySet[Job], colours: dict[str, int] | None = 
 def unfinished_of(actor: Actor, project: Project, limit: int = 20) -> tuple[list[Row], int]:
     """Return (rows, total) of a project's unfinished jobs: those with GPUs first, then the newest, at most
     `limit` rows."""
-    unfinished = Job.objects.filter(project=project).exclude(state__in=FINAL_STATES)
+    unfinished = Job.objects.filter(project=project).unfinished()
     is_waiting = Case(When(state__in=ACTIVE_STATES, then=Value(0)), default=Value(1))
     shown = unfinished.order_by(is_waiting, "-submit_rank")[:limit]
     rows = rows_of(actor, shown, {project.name: project.palette_index})
@@ -152,10 +152,10 @@ def _summary(jobs: QuerySet[Job]) -> str:
     shapes = jobs.order_by().values_list("project__cluster_id", "milli_gpus", "gpu_memory_mib", "pods_wanted")
     counted = list(shapes.annotate(Count("pk"), Sum("allocated_milli")))
     largest = largest_device_mib() if any(shape[2] for shape in counted) else {}
-    count = asked_milli = held_milli = 0
-    for cluster_id, milli, memory_mib, pods, number, held in counted:
-        each = -(-1000 * memory_mib // largest.get(cluster_id, memory_mib)) if memory_mib else milli
-        count, asked_milli, held_milli = count + number, asked_milli + each * pods * number, held_milli + held
+    count = asked = held = 0
+    for cluster_id, milli, memory_mib, pods, number, held_milli in counted:
+        asked += asked_milli(milli, memory_mib, largest.get(cluster_id)) * pods * number
+        count, held = count + number, held + held_milli
     text = ngettext(
         "{count} job, GPUs: {asked} asked for, {held} held",
         "{count} jobs, GPUs: {asked} asked for, {held} held",
@@ -163,8 +163,8 @@ def _summary(jobs: QuerySet[Job]) -> str:
     )
     return text.format(
         count=formats.number(count),
-        asked=formats.number(asked_milli / 1000),
-        held=formats.number(held_milli / 1000),
+        asked=formats.number(asked / 1000),
+        held=formats.number(held / 1000),
     )
 
 

@@ -17,7 +17,7 @@ from dashboards.lists.columns import number_column
 from dashboards.lists.filters import NAME_CONTAINS, OF_CLUSTER
 from dashboards.lists.table import Column, ListView, Row, in_order
 from dashboards.reads.projects import with_bars
-from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
+from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job
 
 
@@ -42,7 +42,7 @@ def _name(row: Row) -> str:
 def _of_jobs(value: Any, **states: Any) -> Any:
     """Return a sort function (see Column) for an aggregate `value` over the project's unfinished jobs, 0 without any.
     `states`: further filters on the jobs."""
-    jobs = Job.objects.filter(project=OuterRef("pk"), **states).exclude(state__in=FINAL_STATES)
+    jobs = Job.objects.filter(project=OuterRef("pk"), **states).unfinished()
     found = jobs.order_by().values("project").annotate(found=value)
     return lambda at: Coalesce(Subquery(found.values("found")), 0)
 

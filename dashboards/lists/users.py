@@ -16,7 +16,6 @@ from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.columns import number_column, time_column
 from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order
-from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
 LOCKED, ADMIN, ACTIVE = range(3)
@@ -32,7 +31,7 @@ def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
     projects = dict(
         Membership.objects.filter(user__in=pks).order_by().values_list("user_id").annotate(Count("pk"))
     )
-    unfinished = Job.objects.filter(user__in=pks).exclude(state__in=FINAL_STATES).order_by()
+    unfinished = Job.objects.filter(user__in=pks).unfinished().order_by()
     jobs = dict(unfinished.values_list("user_id").annotate(Count("pk")))
     return [
         {
@@ -70,7 +69,7 @@ def _projects(at: datetime) -> Any:
 
 
 def _jobs(at: datetime) -> Any:
-    unfinished = Job.objects.filter(user=OuterRef("pk")).exclude(state__in=FINAL_STATES).order_by()
+    unfinished = Job.objects.filter(user=OuterRef("pk")).unfinished().order_by()
     return Coalesce(Subquery(unfinished.values("user").annotate(found=Count("pk")).values("found")), 0)
 
 

@@ -11,7 +11,6 @@ from controlplane.models import Device, Project, Role
 from controlplane.simulation.client import SimulationFailed
 from dashboards import formats
 from dashboards.reads.projects import pool_names
-from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 from jobs.planning import plan_job
 
@@ -101,5 +100,5 @@ def _free_milli(project: Project) -> int:
 
 
 def _held_milli(project: Project) -> int:
-    jobs = Job.objects.filter(project=project).exclude(state__in=FINAL_STATES)
+    jobs = Job.objects.filter(project=project).unfinished()
     return int(jobs.aggregate(held=Sum(F("allocated_milli"), default=0))["held"])

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from controlplane.access import Actor, visible_projects
 from controlplane.models import Membership, Project, Token, User
-from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES
+from jobs.lifecycle import ACTIVE_STATES
 from jobs.models import Job
 
 Row = dict[str, Any]
@@ -33,7 +33,7 @@ def memberships(actor: Actor, user: User) -> list[Row]:
 def unfinished_jobs(user: User, project: Project | None = None) -> tuple[int, int]:
     """Return the number of a user's jobs that may hold GPUs, and of other unfinished jobs; in one project or
     in all."""
-    jobs = Job.objects.filter(user=user).exclude(state__in=FINAL_STATES)
+    jobs = Job.objects.filter(user=user).unfinished()
     jobs = jobs if project is None else jobs.filter(project=project)
     active = jobs.filter(state__in=ACTIVE_STATES).count()
     return active, jobs.count() - active

@@ -10,7 +10,6 @@ from datasets.actions.code_imports import remove_left_repositories
 from datasets.code_store import ProjectCode, forget_project, project_ids, sweep_shared
 from datasets.models import CodeImport, CodeTree
 from datasets.queries.code import SCHEME, code_root
-from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
 # Younger contents are kept even without a tree: their upload may still be running.
@@ -61,6 +60,6 @@ def _forget_rows(limit: datetime) -> int:
 
 def _in_use(projects: set[int]) -> set[tuple[int, str]]:
     """Return (project, digest) for the code of unfinished jobs."""
-    unfinished = Job.objects.filter(project__in=projects).exclude(state__in=FINAL_STATES)
+    unfinished = Job.objects.filter(project__in=projects).unfinished()
     found = unfinished.filter(spec__code__tree__isnull=False).values_list("project_id", "spec__code__tree")
     return {(project, str(tree).removeprefix(SCHEME)) for project, tree in found}

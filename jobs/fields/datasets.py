@@ -7,7 +7,7 @@ from controlplane import fields
 from controlplane.api import json_schema as schemas
 from controlplane.fields import Refused
 from jobs.fields import values
-from jobs.fields.mounts import normal_path
+from jobs.fields.mounts import mount_path
 
 LATEST = "latest"
 # Keys that only answers have; accepted so that a job can be sent back, but ignored.
@@ -32,9 +32,7 @@ def wanted(value: Any) -> dict[str, Any]:
     for name in ("dataset", "mount_path"):
         if name not in value:
             raise Refused("required", f"Give the {name} of the dataset.", f"/{name}")
-    path = normal_path(fields.inside(fields.absolute_path, value["mount_path"], "/mount_path"))
-    if path == "/":
-        raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")
+    path = mount_path(value["mount_path"])
     # Omitted when not given, so that stored specs of older versions compare equal.
     subset = {"subset": fields.inside(_name, value["subset"], "/subset")} if value.get("subset") else {}
     return {

@@ -32,9 +32,7 @@ def mount(value: Any) -> dict[str, Any]:
             "not_a_mount",
             "A mount has mount_path and one of volume, new and host_path; a volume also read_only.",
         )
-    path = normal_path(fields.inside(fields.absolute_path, value["mount_path"], "/mount_path"))
-    if path == "/":
-        raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")
+    path = mount_path(value["mount_path"])
     if "host_path" in value:
         host = fields.inside(fields.absolute_path, value["host_path"], "/host_path")
         return {"host_path": normal_path(host), "mount_path": path}
@@ -102,6 +100,14 @@ def edge(mount: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: mount[key] for key in ("host_path", "volume", "new", "mount_path", "read_only") if mount.get(key)
     }
+
+
+def mount_path(value: Any) -> str:
+    """Read the field `mount_path`, an absolute path other than the root."""
+    path = normal_path(fields.inside(fields.absolute_path, value, "/mount_path"))
+    if path == "/":
+        raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")
+    return path
 
 
 def normal_path(path: str) -> str:

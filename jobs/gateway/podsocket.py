@@ -38,16 +38,16 @@ async def opened(
     match, credential = path.fullmatch(scope["path"]), credential_of(scope)
     if match is None or credential is None or not is_own_origin(scope):
         status = 404 if match is None else 401 if credential is None else 403
-        await refuse_websocket(scope, receive, send, status, 4000 + status)
+        await refuse_websocket(scope, receive, send, status)
         return None
     try:
         return await opening(credential, match), credential, match["job_id"]
     except NotSignedIn:
         status = unknown(scope, credential).status
-        await refuse_websocket(scope, receive, send, status, 4000 + status)
+        await refuse_websocket(scope, receive, send, status)
     except (NotVisible, Forbidden) as error:
         status = status_of(error)
-        await refuse_websocket(scope, receive, send, status, 4000 + status)
+        await refuse_websocket(scope, receive, send, status)
     except (NotRunning, NoAnswer, TooManyRequests, EngineRefused, EngineUnreachable) as error:
         await accept(scope, receive, send)
         await end(send, {"op": "error", "code": _code(error), "detail": str(error)}, NOT_NOW)

@@ -233,7 +233,7 @@ async def _websocket(scope: Scope, receive: Receive, send: Send, asked: ProxyTar
         except TooManyRequests:
             status = 429
     if asked is None or service is None or credential is None:
-        await refuse_websocket(scope, receive, send, status, 4000 + status)
+        await refuse_websocket(scope, receive, send, status)
         return
     headers, rights = (
         _request_headers(scope, service.job_id, credential),

@@ -40,11 +40,11 @@ async def carry_websocket(
                 pod = await _connect(scope, service, target, headers)
             except (NoAnswer, OSError, TimeoutError, InvalidHandshake) as error:
                 status = _refusal_status(error)
-                await refuse_websocket(scope, receive, send, status, 4000 + status)
+                await refuse_websocket(scope, receive, send, status)
             else:
                 await _carry(pod, scope, receive, send, rights)
     except TooManyRequests:
-        await refuse_websocket(scope, receive, send, 429, 4429)
+        await refuse_websocket(scope, receive, send, 429)
     finally:
         # It was not started if the pod refused, or if the browser left before the handshake.
         rights.close()

@@ -23,7 +23,7 @@ from controlplane.telemetry.metrics import (
 )
 from controlplane.telemetry.samples import Accumulator
 from jobs.kinds.registry import KINDS
-from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
+from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Allocation, Job, Pod
 
 
@@ -131,7 +131,7 @@ def _held(pod_ids: Iterable[int]) -> defaultdict[int, int]:
 def sample_queue(accumulator: Accumulator, cluster: Cluster, before: int | None) -> int:
     """Add the numbers of running and queued jobs, and the waiting times of those that started after event
     `before`. Return the event number to continue from."""
-    unfinished = Job.objects.filter(project__cluster=cluster).exclude(state__in=FINAL_STATES)
+    unfinished = Job.objects.filter(project__cluster=cluster).unfinished()
     counts = unfinished.values_list("project__name").annotate(
         running=Count("pk", filter=Q(state__in=ACTIVE_STATES)), queued=Count("pk", filter=Q(state=QUEUED))
     )
