@@ -92,7 +92,7 @@ class Output:
             print(f"\r\x1b[K{text}", end="", file=self._stderr, flush=True)
 
     def flush(self) -> None:
-        """Flush standard output."""
+        """Send buffered output to `stream` now."""
         self.stream.flush()
 
     def _jsonpath(self, document: Any) -> None:

@@ -279,10 +279,8 @@ class JobCache:
         return row, seen, _job_view(row, *seen), _hold_status(row)
 
     def _holds(self, found: Mapping[str, _Entry], wanted: Iterable[str]) -> Mapping[str, HoldStatus]:
-        """Return the hold statuses of the jobs in `found`, of which only the `wanted` ones may differ.
-
-        The same mapping as before if none differs, so that the holds are not compared again.
-        """
+        """Return the hold statuses of the jobs in `found`, of which only the `wanted` ones may differ. If
+        none differs, return the same mapping as before, so that the holds are not compared again."""
         now = {key: found[key][3] if key in found else None for key in wanted}
         news = {key: status for key, status in now.items() if status != self.holds.get(key)}
         if not news:

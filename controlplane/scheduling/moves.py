@@ -122,7 +122,7 @@ class Moves:
         if (item.request, is_soon, False) in self._no_room:
             return None
         reservation = self._state.delayed_by(item)
-        # Also a job that may delay the gang goes beside its place if it can.
+        # Tried first even for a job that may delay the gang, because outside of the reservation it delays nobody.
         found = None if reservation is None else self._find_in(item, reservation, is_soon=is_soon)
         if found is not None or (reservation is not None and reservation.binds(item)):
             return found
@@ -218,8 +218,8 @@ class Moves:
         return victims if victims is not None and policy.is_swapped(victims) else None
 
     def _find_lower_and_reclaim(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Return lower-priority jobs of the project and jobs of others that the job can replace together; None if there
-        are none. For a job that neither of them has room for alone."""
+        """Return lower-priority jobs of the project and jobs of other projects that together make room
+        for the job; None if there are none."""
         if item.job.grows or not self.is_above_lowest(item.account, item.job.priority):
             return None
         lower = [

@@ -259,8 +259,9 @@ class ReclaimPolicy(VictimPolicy):
         return (self._is_plain and candidate.milli_gpus <= self._gain) or self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether these jobs may be stopped together, if the accounts that lose them lose the largest
-        ones last."""
+        """Return whether these jobs may be stopped together. Every account must hold more than it is entitled
+        to until its largest victim, the last one, is stopped, and within quotas and shares no more may be
+        lost than the preemptor gains."""
         taken: dict[int, _Taken] = {}
         for victim in victims:
             for account, kept, is_sibling in self._kept(victim.account):
@@ -370,7 +371,7 @@ class PreemptAndReclaimPolicy(VictimPolicy):
         """`lower`: the running jobs of the project that the waiting job may replace."""
         self._item = item
         self._lower = frozenset(lower)
-        # It refuses only what every policy refuses that gives up some of these jobs.
+        # Gives up all lower jobs, so that whatever it refuses is refused with fewer of them too.
         given_up = sum(one.milli_gpus for one in lower)
         self._loosest = ReclaimPolicy(item, given_up=given_up, gain=item.milli_gpus)
 
@@ -383,7 +384,8 @@ class PreemptAndReclaimPolicy(VictimPolicy):
         return "preempt and reclaim", account.name, holds, job.priority, job.was_preempted_by is not None
 
     def concerns(self, victim_account: Account) -> bool:
-        """Return whether the account is the waiting job's own, or may lose jobs to it."""
+        """Return whether the account is that of the waiting job's project, or of a project that may lose jobs
+        to it."""
         return victim_account is self._item.account or self._loosest.concerns(victim_account)
 
     def may_preempt(self, candidate: Candidate) -> bool:
@@ -391,11 +393,13 @@ class PreemptAndReclaimPolicy(VictimPolicy):
         return candidate in self._lower or self._loosest.may_preempt(candidate)
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the others of these could be reclaimed if all lower priorities of the project were stopped."""
+        """Return whether the jobs of other projects among these could be reclaimed if all lower priorities of
+        the own project were stopped."""
         return self._loosest.accepts([one for one in victims if one not in self._lower])
 
     def completes(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the project gains GPUs, stays inside its quota, and may reclaim the others for that."""
+        """Return whether the project, once these jobs are stopped, gains GPUs, stays inside its quota, and
+        may reclaim the jobs of other projects among these for that gain."""
         given_up = sum(one.milli_gpus for one in victims if one in self._lower)
         others = [one for one in victims if one not in self._lower]
         reclaim = ReclaimPolicy(self._item, given_up=given_up)

@@ -90,7 +90,7 @@ def run(launch: shim.Launch) -> None:
     _draw_numbers_anew()
     for name in [name for name in sys.modules if name.partition(".")[0] == "controlplane"]:
         del sys.modules[name]
-    # Directories that were not there when the server looked for a module.
+    # The cache remembers as missing the directories that were created since the server started.
     sys.path_importer_cache.clear()
     name, *arguments = launch.argv[1:] if launch.argv[1] != "-m" else launch.argv[2:]
     sys.orig_argv, sys.argv = list(launch.argv), [name, *arguments]
