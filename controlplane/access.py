@@ -5,13 +5,14 @@ may see the names and allocations of projects, because they share the GPUs; only
 jobs, logs, members and settings.
 """
 
+import uuid
 from dataclasses import dataclass
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import models
 from django.db.models import QuerySet
 
-from controlplane.models import Membership, Node, Project, Role, User
+from controlplane.models import Cluster, Membership, Node, Project, Role, User
 
 
 class NotVisible(LookupError):
@@ -116,6 +117,22 @@ def node_for(actor: Actor, name: str) -> Node:
     if node is None:
         raise NotVisible(f"There is no node named {name!r}.")
     return node
+
+
+def cluster_for(name: str) -> Cluster:
+    """Return a cluster by name, unless it is detached; every signed-in user may see clusters. Raise NotVisible."""
+    cluster = Cluster.objects.filter(name=name, detached_at=None).first()
+    if cluster is None:
+        raise NotVisible(f"There is no cluster named {name!r}.")
+    return cluster
+
+
+def uuid_of(text: str, missing: NotVisible) -> uuid.UUID:
+    """Parse an id from a URL. Raise `missing` if it is malformed."""
+    try:
+        return uuid.UUID(text)
+    except ValueError as error:
+        raise missing from error
 
 
 def require_role(actor: Actor, project: Project, needed: str, missing: NotVisible) -> None:

@@ -1,12 +1,11 @@
 """Access to datasets, volumes, snapshots, artifacts and caches: members of the owning project by their role;
 shared datasets are readable by every signed-in user."""
 
-import uuid
 from typing import TypeVar
 
 from django.db.models import Q, QuerySet
 
-from controlplane.access import Actor, NotVisible, require_held, role_in, visible_project_ids
+from controlplane.access import Actor, NotVisible, require_held, role_in, uuid_of, visible_project_ids
 from controlplane.models import Role
 from datasets.models import Artifact, Cache, CacheLocation, Dataset, DatasetVersion, Snapshot, Volume
 
@@ -120,11 +119,3 @@ def require_role(actor: Actor, dataset: Dataset, needed: str, missing: NotVisibl
     """Raise `missing` for a dataset that the actor may not read, and Forbidden for a role below `needed`."""
     held = role_in(actor, dataset.project) or (Role.VIEWER if dataset.is_shared else None)
     require_held(actor, dataset.project, held, needed, missing)
-
-
-def uuid_of(text: str, missing: NotVisible) -> uuid.UUID:
-    """Parse an id from a URL. Raises `missing` if it is malformed."""
-    try:
-        return uuid.UUID(text)
-    except ValueError as error:
-        raise missing from error

@@ -1,8 +1,6 @@
 """Live topics of data: a dataset with its newest version and caches; a volume with its snapshots."""
 
-import uuid
-
-from controlplane.live.registry import Reading, TopicKind, Touch
+from controlplane.live.registry import Reading, TopicKind, Touch, parse_id
 from datasets.models import Cache, Dataset
 from datasets.queries.caches import cache_rows, cache_shapes
 from datasets.queries.datasets import dataset_shape
@@ -20,13 +18,6 @@ def read_dataset(dataset_id: str, _project_id: int) -> Reading | None:
     )
 
 
-def _dataset_id(subject: str) -> str | None:
-    try:
-        return str(uuid.UUID(subject)) if len(subject) in (32, 36) else None
-    except ValueError:
-        return None
-
-
 def _project_of(dataset_id: str) -> int | None:
     return Dataset.objects.filter(pk=dataset_id).values_list("project_id", flat=True).first()
 
@@ -35,4 +26,4 @@ def _is_touched(touch: Touch) -> bool:
     return bool(touch.event.data.get("dataset") == touch.subject)
 
 
-TOPICS = (TopicKind("dataset", _dataset_id, _project_of, read_dataset, _is_touched), VOLUME)
+TOPICS = (TopicKind("dataset", parse_id, _project_of, read_dataset, _is_touched), VOLUME)

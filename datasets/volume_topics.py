@@ -1,8 +1,6 @@
 """Live topic of a volume with its snapshots."""
 
-import uuid
-
-from controlplane.live.registry import Reading, TopicKind, Touch
+from controlplane.live.registry import Reading, TopicKind, Touch, parse_id
 from datasets.models import Volume
 from datasets.queries.volumes import snapshot_rows, snapshot_shapes, volume_rows, volume_shape
 
@@ -19,13 +17,6 @@ def read_volume(volume_id: str, _project_id: int) -> Reading | None:
     return Reading({"volume": {volume_id: volume_shape(volume)}, "snapshots": shown})
 
 
-def _volume_id(subject: str) -> str | None:
-    try:
-        return str(uuid.UUID(subject)) if len(subject) == 36 else None
-    except ValueError:
-        return None
-
-
 def _project_of_volume(volume_id: str) -> int | None:
     return Volume.objects.filter(pk=volume_id).values_list("project_id", flat=True).first()
 
@@ -38,4 +29,4 @@ def _is_volume_touched(touch: Touch) -> bool:
     return event.project_id == touch.project_id and event.kind.startswith("job.")
 
 
-VOLUME = TopicKind("volume", _volume_id, _project_of_volume, read_volume, _is_volume_touched)
+VOLUME = TopicKind("volume", parse_id, _project_of_volume, read_volume, _is_volume_touched)

@@ -5,7 +5,7 @@ import uuid
 
 from django.db.models import Q, QuerySet
 
-from controlplane.access import Actor, NotVisible, require_role
+from controlplane.access import Actor, NotVisible, require_role, uuid_of
 from controlplane.models import Role
 from jobs.models import Job
 
@@ -21,10 +21,7 @@ def job_for(actor: Actor, job_id: uuid.UUID | str, *, needed: str = Role.VIEWER)
     """Return a job by id, with its project and user. Raises NotVisible, also for a malformed id, or
     Forbidden."""
     missing = NotVisible("There is no such job that you can see.")
-    try:
-        key = job_id if isinstance(job_id, uuid.UUID) else uuid.UUID(job_id)
-    except ValueError as error:
-        raise missing from error
+    key = job_id if isinstance(job_id, uuid.UUID) else uuid_of(job_id, missing)
     job = Job.objects.select_related("project__cluster", "user").filter(pk=key).first()
     if job is None:
         raise missing

@@ -1,12 +1,11 @@
 """Live topics about one job, and about one project with its jobs."""
 
 import re
-import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from controlplane.live.registry import Reading, State, TopicKind, Touch
+from controlplane.live.registry import Reading, State, TopicKind, Touch, parse_id
 from controlplane.models import Event, Project
 from controlplane.queries.events import seen_event
 from controlplane.queries.projects import project_detail
@@ -24,7 +23,6 @@ JOB_EVENTS_MOST = 200
 CLUSTER_KINDS = ("cluster.lost", "cluster.reached")
 _EVENT_COLUMNS = ("seq", "at", "kind", "actor", "reason", "message", "data")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
-_ID = re.compile(r"[0-9a-fA-F-]{32,36}")
 
 
 def read_project(_name: str, project_id: int) -> Reading | None:
@@ -83,13 +81,6 @@ def _project_name(subject: str) -> str | None:
     return subject if _NAME.fullmatch(subject) else None
 
 
-def _job_id(subject: str) -> str | None:
-    try:
-        return str(uuid.UUID(subject)) if _ID.fullmatch(subject) else None
-    except ValueError:
-        return None
-
-
 def _project_id(name: str) -> int | None:
     return Project.objects.filter(name=name).values_list("pk", flat=True).first()
 
@@ -119,5 +110,5 @@ def _may_move(touch: Touch) -> bool:
 OVERVIEW, LOG_TAIL = read_overview, LogTail
 TOPICS = (
     TopicKind("project", _project_name, _project_id, read_project, _is_project_touched),
-    TopicKind("job", _job_id, _project_of_job, read_job, _is_job_touched),
+    TopicKind("job", parse_id, _project_of_job, read_job, _is_job_touched),
 )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
+from uuid import UUID
 
 from controlplane.models import Event
 from controlplane.registration import app_modules
@@ -43,6 +44,14 @@ class Touch:
     subject: str
     project_id: int | None
     state: State
+
+
+def parse_id(subject: str) -> str | None:
+    """Return a UUID in its normal form, None for other text: how topics named by an id parse their subject."""
+    try:
+        return str(UUID(subject)) if len(subject) in (32, 36) else None
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

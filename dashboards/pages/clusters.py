@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
 from controlplane import fields
-from controlplane.access import Actor, NotVisible, require_admin
+from controlplane.access import Actor, NotVisible, cluster_for, require_admin
 from controlplane.actions.cluster_input import credentials_for, settings_for
 from controlplane.actions.clusters import (
     check_cluster,
@@ -53,7 +53,7 @@ def cluster_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 def cluster_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
     """Show one cluster: the result of its checks, its nodes, and what detaching removes."""
     require_admin(actor)
-    cluster = _cluster_for(name)
+    cluster = cluster_for(name)
     context = {
         "cluster": reads.rows([cluster])[0],
         "nodes": table(NODES, first_of(cluster), without=("devices", "use", "cluster")),
@@ -77,7 +77,7 @@ def cluster_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
     """Show the form that changes scheduler, settings or credentials."""
     require_admin(actor)
-    cluster = _cluster_for(name)
+    cluster = cluster_for(name)
     kind = engine_kind(cluster.engine)
     if kind.form is None:
         raise NotVisible(f"{name} can only be changed through the REST API.")
@@ -89,7 +89,7 @@ def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 def cluster_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpResponseBase:
     """Check a cluster again, or detach it."""
     require_admin(actor)
-    cluster = _cluster_for(name)
+    cluster = cluster_for(name)
     if verb == "check":
         attempt(request, lambda: check_cluster(cluster, actor=actor), _("The check has started."))
         return redirect("cluster", name)
@@ -98,13 +98,6 @@ def cluster_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> Ht
     ):
         return redirect("clusters")
     return redirect("cluster", name)
-
-
-def _cluster_for(name: str) -> Cluster:
-    cluster = Cluster.objects.filter(name=name, detached_at=None).first()
-    if cluster is None:
-        raise NotVisible(f"There is no cluster named {name!r}.")
-    return cluster
 
 
 def _kind_to_attach(request: HttpRequest) -> EngineKind:

@@ -3,12 +3,11 @@ failed."""
 
 from typing import Any
 
-from controlplane.access import NotVisible, project_for
+from controlplane.access import NotVisible, project_for, uuid_of
 from controlplane.api.bodies import text_field
 from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.models import Role
-from datasets.access import uuid_of
 from datasets.actions.code_imports import request_import
 from datasets.models import CodeImport
 from datasets.queries.code import SCHEME

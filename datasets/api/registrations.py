@@ -1,12 +1,12 @@
 """REST views that create versions from directories of the control plane's machine."""
 
 from controlplane import fields
-from controlplane.access import NotVisible
+from controlplane.access import NotVisible, uuid_of
 from controlplane.api.bodies import BodyField, text_field
 from controlplane.api.json_schema import STRING, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.models import Role
-from datasets.access import dataset_for, uuid_of
+from datasets.access import dataset_for
 from datasets.actions.registrations import register_directory
 from datasets.models import DatasetRegistration
 from datasets.queries.registrations import registration_shape

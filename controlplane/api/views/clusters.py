@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane import fields
-from controlplane.access import Forbidden, NotVisible, require_admin
+from controlplane.access import Forbidden, NotVisible, cluster_for, require_admin
 from controlplane.actions.cluster_input import (
     credential_fields,
     credentials_for,
@@ -133,13 +133,13 @@ class ClusterDetail(ApiView):
 
     @operation("A cluster", answer=ref("Cluster"), query={"fields": fields_parameter(CLUSTER)})
     def get(self, call: Call, name: str) -> Answer:
-        cluster = _cluster_for(name)
+        cluster = cluster_for(name)
         return _answer(call, cluster)
 
     @operation("Edit a cluster", answer=ref("Cluster"), body=CLUSTER_CHANGES)
     def patch(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
-        cluster = _cluster_for(name)
+        cluster = cluster_for(name)
         call.require_match(cluster, _cluster_revision)
         changes: dict[str, Any] = {
             name: call.body[name]
@@ -155,7 +155,7 @@ class ClusterDetail(ApiView):
     @operation("Detach a cluster without projects", answer={}, status=204)
     def delete(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
-        cluster = _cluster_for(name)
+        cluster = cluster_for(name)
         call.require_match(cluster, _cluster_revision)
         detach_cluster(cluster, actor=call.actor)
         return Answer(None, 204)
@@ -167,7 +167,7 @@ class ClusterCheck(ApiView):
     @operation("Have the cluster checked again", answer=ref("Cluster"))
     def post(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
-        return _answer(call, check_cluster(_cluster_for(name), actor=call.actor))
+        return _answer(call, check_cluster(cluster_for(name), actor=call.actor))
 
 
 class NodePools(ApiView):
@@ -181,7 +181,7 @@ class NodePools(ApiView):
     @operation("Create a node pool", answer=ref("NodePool"), status=201, body=NEW_POOL)
     def post(self, call: Call) -> Answer:
         require_admin(call.actor)
-        cluster = _attached().first() if "cluster" not in call.body else _cluster_for(call.body["cluster"])
+        cluster = _attached().first() if "cluster" not in call.body else cluster_for(call.body["cluster"])
         if cluster is None:
             raise NotVisible("There is no cluster; register one first.")
         is_spot = call.body.get("is_spot", False)
@@ -228,18 +228,11 @@ class ClusterSchedulerView(ApiView):
     def get(self, call: Call, name: str) -> Answer:
         if not call.actor.is_admin:
             raise Forbidden("Only an admin may do this.")
-        view = observe(_cluster_for(name), timezone.now()).view
+        view = observe(cluster_for(name), timezone.now()).view
         if len(view.jobs) > MOST_VIEWED_JOBS:
             detail = f"A view of more than {MOST_VIEWED_JOBS:,} unfinished jobs is not served."
             raise Conflict("too_many_jobs", detail)
         return Answer(view_to_dict(anonymous(view) if call.query["anonymous"] else view))
-
-
-def _cluster_for(name: str) -> Cluster:
-    cluster = _attached().filter(name=name).first()
-    if cluster is None:
-        raise NotVisible(f"There is no cluster named {name!r}.")
-    return cluster
 
 
 def _cluster_revision(cluster: Cluster) -> Any:
