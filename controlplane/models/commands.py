@@ -3,7 +3,7 @@ transaction of the decision, executed later, and safe to repeat."""
 
 from collections.abc import Iterable
 
-from django.db import models
+from django.db import models, transaction
 from django.utils import timezone
 
 
@@ -21,6 +21,15 @@ class CommandQuerySet(models.QuerySet["Command"]):
     def of_kinds(self, kinds: Iterable[str]) -> "CommandQuerySet":
         """Return the commands of these kinds."""
         return self.filter(kind__in=list(kinds))
+
+    def create_unless_unfinished(self, kind: str, subject_kind: str, subject_id: str) -> None:
+        """Create a command, unless one of this kind is unfinished for the subject. Deletes the finished ones, of which
+        only the newest matters."""
+        with transaction.atomic():
+            commands = self.of_kinds([kind]).about(subject_kind, subject_id)
+            if not commands.unfinished().exists():
+                commands.delete()
+                self.create(kind=kind, subject_kind=subject_kind, subject_id=subject_id)
 
     def cancel(self) -> int:
         """Cancel the unfinished commands; return how many there were. A handler that is running raises Cancelled at

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from django.conf import settings
-from django.db import transaction
 
 from controlplane.models import Command, Project
 from datasets.models import Artifact, DatasetVersion
@@ -23,13 +22,7 @@ def collect_all_lakes(_: object = None) -> None:
     """Queue a garbage collection for each lake without an unfinished one; delete the row of the last finished
     one."""
     for key in _lake_keys():
-        with transaction.atomic():
-            about = Command.objects.of_kinds([COLLECT_LAKE]).about(LAKE, key)
-            if about.unfinished().exists():
-                continue
-            # Only the newest run matters, so that rows of finished ones do not accumulate.
-            about.delete()
-            Command.objects.create(kind=COLLECT_LAKE, subject_kind=LAKE, subject_id=key)
+        Command.objects.create_unless_unfinished(COLLECT_LAKE, LAKE, key)
 
 
 def collect_lake(key: str, is_cancelled: Callable[[], bool]) -> Collected | None:

@@ -4,7 +4,6 @@ created."""
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
@@ -68,9 +67,4 @@ def _measured_engines() -> list[str]:
 
 def measure_volume(volume_id: str) -> None:
     """Queue a measurement of a volume, unless one is unfinished."""
-    with transaction.atomic():
-        commands = Command.objects.of_kinds([MEASURE]).about(VOLUME, volume_id)
-        if commands.unfinished().exists():
-            return
-        commands.delete()
-        Command.objects.create(kind=MEASURE, subject_kind=VOLUME, subject_id=volume_id)
+    Command.objects.create_unless_unfinished(MEASURE, VOLUME, volume_id)

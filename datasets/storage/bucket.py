@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from obstore.store import S3Store
 from datasets.storage.base import Blocked
 from datasets.storage.bucket_config import BucketConfig
 from datasets.storage.circuit_breaker import CircuitBreaker
+from datasets.storage.contents import chunks
 
 # Concurrent parts of one multipart upload, and the size of each in bytes.
 PARTS_AT_ONCE, PART_BYTES = 4, 8 << 20
@@ -139,8 +139,7 @@ class Bucket:
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; missing ones are not an error."""
-        source = iter(keys)
-        while some := list(islice(source, _PAGE)):
+        for some in chunks(keys, _PAGE):
             with suppress(KeyMissing), self._translated(some[0]):
                 obstore.delete(self._store, some)
 

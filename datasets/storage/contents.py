@@ -167,7 +167,7 @@ class ContentIndex:
             return [row for row in rows if row[0] in digests]
         found: list[tuple[Any, ...]] = []
         # Sorted, as the index is: neighbours are on the same page.
-        for some in _chunks(sorted(digests)):
+        for some in chunks(sorted(digests), _AT_ONCE):
             marks = ",".join("?" * len(some))
             found += self._rows(f"SELECT {columns} FROM contents WHERE digest IN ({marks})", some)  # noqa: S608  # marks
         return found
@@ -178,7 +178,7 @@ class ContentIndex:
     def _names(self, numbers: set[int]) -> dict[int, str]:
         """Return the names of packs by their ids."""
         found: dict[int, str] = {}
-        for some in _chunks(numbers):
+        for some in chunks(numbers, _AT_ONCE):
             marks = ",".join("?" * len(some))
             found.update(self._rows(f"SELECT id, name FROM packs WHERE id IN ({marks})", some))  # noqa: S608  # marks
         return found
@@ -188,9 +188,10 @@ class ContentIndex:
             return self._database.execute(sql, values).fetchall()
 
 
-def _chunks(values: Iterable[V]) -> Iterator[list[V]]:
+def chunks(values: Iterable[V], size: int) -> Iterator[list[V]]:
+    """Yield the values in lists of `size`; the last one may be shorter."""
     source = iter(values)
-    while some := list(islice(source, _AT_ONCE)):
+    while some := list(islice(source, size)):
         yield some
 
 

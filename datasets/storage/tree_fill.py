@@ -12,13 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 
 from datasets.ingest.reader import FileChanged, hash_file
 from datasets.manifests import DIGEST_BYTES, EXECUTABLE, LINK, Entry, Manifest, stays_inside
 from datasets.storage.base import Budget, ContentDamaged, ContentMissing, Lake
-from datasets.storage.contents import WHOLE, Located, Sharing
+from datasets.storage.contents import WHOLE, Located, Sharing, chunks
 from datasets.storage.files import READ_ONLY, copy_file
 
 # Two thirds of the time are spent in the kernel and in hashing, where threads run at the same time. With more threads
@@ -147,7 +147,7 @@ class TreeFill:
         disk: they are verified by reading."""
         lacking = []
         there = present(self._contents, self._sizes.keys() - trusted)
-        for names in _chunks(self._sizes):
+        for names in chunks(self._sizes, _AT_ONCE):
             self._budget.check()
             linked = [
                 name
@@ -324,12 +324,6 @@ def _mode(name: str) -> int:
 def digest_of(name: str) -> bytes:
     """Return the digest of a content by its store name."""
     return bytes.fromhex(name.removesuffix("x"))
-
-
-def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
-    source = iter(names)
-    while some := list(islice(source, _AT_ONCE)):
-        yield some
 
 
 def _pieces(located: Sequence[Located]) -> Iterator[Sequence[Located]]:
