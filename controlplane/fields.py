@@ -52,13 +52,18 @@ Reader = Callable[[Any], Any]
 
 def dns_label(longest: int) -> Reader:
     """Return a reader of DNS labels: lower-case letters, digits and hyphens."""
+    words = (
+        f"Use 1 to {longest} lower-case letters, digits and hyphens; begin and end with a letter or digit."
+    )
+    return matching(DNS_LABEL, longest, "not_a_dns_label", words)
+
+
+def matching(pattern: re.Pattern[str], longest: int, code: str, detail: str) -> Reader:
+    """Return a reader of strings that match the whole pattern. `code` and `detail`: those of the error."""
 
     def read(value: Any) -> str:
-        if not isinstance(value, str) or len(value) > longest or not DNS_LABEL.fullmatch(value):
-            raise Refused(
-                "not_a_dns_label",
-                f"Use 1 to {longest} lower-case letters, digits and hyphens; begin and end with a letter or digit.",
-            )
+        if not isinstance(value, str) or len(value) > longest or not pattern.fullmatch(value):
+            raise Refused(code, detail)
         return value
 
     return read

@@ -45,6 +45,12 @@ class Column(NamedTuple):
     is_number: bool = False
 
 
+def status_of(row: Row) -> Row:
+    """Return the status of a REST object; {} if the server sends none."""
+    status: Row = row.get("status") or {}
+    return status
+
+
 # Columns that several lists have.
 AGE = Column("AGE", lambda row: formats.age(row["created_at"]))
 FILES = Column("FILES", lambda row: f"{row['files']:,}", is_number=True)

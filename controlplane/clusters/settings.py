@@ -4,7 +4,7 @@ refused settings. Pure."""
 import re
 from typing import Any, NamedTuple
 
-from controlplane.fields import FieldError, Names, Reader, Refused
+from controlplane.fields import FieldError, Names, Reader, Refused, matching
 
 LABEL_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 SUBDOMAIN = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
@@ -36,13 +36,7 @@ class Knob(NamedTuple):
 
 def name_like(pattern: re.Pattern[str], longest: int, what: str) -> Reader:
     """Return a reader of strings that match the whole pattern; `what` describes them in the error message."""
-
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or len(value) > longest or not pattern.fullmatch(value):
-            raise Refused("bad_name", f"This must be {what}.")
-        return value
-
-    return read
+    return matching(pattern, longest, "bad_name", f"This must be {what}.")
 
 
 def one_of(*choices: str) -> Reader:

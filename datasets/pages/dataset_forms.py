@@ -10,15 +10,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST
 
-from controlplane.access import Actor, NotVisible, project_for, role_in
-from controlplane.actions.errors import Conflict, Invalid
+from controlplane.access import Actor, NotVisible, role_in
+from controlplane.actions.errors import Invalid
 from controlplane.models import Role
-from dashboards.pages.base_page import attempt, show, show_form, signed_in
+from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.pages.fields import NameField, offer
-from dashboards.reads.submit import projects_to_submit_to
 from datasets.access import dataset_for
 from datasets.actions.datasets import create_dataset, edit_dataset, remove_tag, tag_version
 from datasets.models import Dataset, DatasetTag
+from datasets.pages.creation import new_page
 from datasets.pages.datasets import dataset_context, newest_numbers
 from datasets.queries.datasets import find_version
 
@@ -73,17 +73,9 @@ class TagForm(forms.Form):
 @signed_in
 def dataset_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """Create a dataset, then redirect to the upload page."""
-    projects = projects_to_submit_to(actor)
-    posted = request.POST if request.method == "POST" else None
-    form = DatasetForm(projects, posted, initial={"project": request.GET.get("project")})
-    if posted is not None and form.is_valid():
-        fields = dict(form.cleaned_data)
-        project = project_for(actor, fields.pop("project"), needed=Role.MEMBER)
-        try:
-            return redirect("dataset-upload", create_dataset(project, fields, actor=actor).pk)
-        except Conflict as conflict:
-            form.add_error("name", conflict.detail)
-    return show_form(request, actor, "datasets/dataset_new.html", form, {"projects": projects})
+    return new_page(
+        request, actor, DatasetForm, create_dataset, "dataset-upload", "datasets/dataset_new.html"
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

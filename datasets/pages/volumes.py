@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST
 
-from controlplane.access import Actor, project_for, role_in
+from controlplane.access import Actor, role_in
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.fields import Refused, dns_label
 from controlplane.models import Role
@@ -19,8 +19,8 @@ from controlplane.notation import parse_duration, write_duration
 from dashboards import formats
 from dashboards.lists.table import list_page
 from dashboards.pages.asking import Question, ask
-from dashboards.pages.base_page import attempt, show, show_form, signed_in
-from dashboards.pages.fields import NameField, add_errors, offer
+from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.pages.fields import NameField, offer
 from dashboards.reads.submit import projects_to_submit_to
 from datasets.access import visible_volumes, volume_for
 from datasets.actions.snapshots import take_snapshot
@@ -38,6 +38,7 @@ from datasets.actions.volumes import (
 )
 from datasets.models import Volume
 from datasets.models.volumes import CREATING
+from datasets.pages.creation import new_page
 from datasets.pages.volume_lists import MODES, VOLUMES, snapshots_shown, state_badge
 from datasets.queries.volume_files import BeingRead, file_response, list_files
 from datasets.queries.volumes import claims_volumes, storage_class_named, storage_classes_shown, volume_shape
@@ -91,19 +92,7 @@ def volume_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @signed_in
 def volume_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """Show the form of a new volume; create the volume on POST."""
-    projects = list(projects_to_submit_to(actor))
-    posted = request.POST if request.method == "POST" else None
-    form = VolumeForm(projects, posted, initial={"project": request.GET.get("project")})
-    if posted is not None and form.is_valid():
-        fields = dict(form.cleaned_data)
-        project = project_for(actor, fields.pop("project"), needed=Role.MEMBER)
-        try:
-            return redirect("volume", create_volume(project, fields, actor=actor).pk)
-        except Conflict as conflict:
-            form.add_error("name", conflict.detail)
-        except Invalid as invalid:
-            add_errors(form, invalid)
-    return show_form(request, actor, "datasets/volume_new.html", form, {"projects": projects})
+    return new_page(request, actor, VolumeForm, create_volume, "volume", "datasets/volume_new.html")
 
 
 @signed_in

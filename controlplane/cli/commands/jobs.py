@@ -13,7 +13,7 @@ from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import FINAL_STATES, each_name, find_job, is_id, job_id, jobs_named
 from controlplane.cli.parsing import Parser, add_job, duration_seconds, positive_number
 from controlplane.cli.session import Session
-from controlplane.cli.tables import Column, Row
+from controlplane.cli.tables import Column, Row, status_of
 
 AWAY = "Its cluster does not answer. The data below was read before."
 DEFAULT_ROWS = 50
@@ -21,33 +21,28 @@ DEFAULT_ROWS = 50
 EVENTS_COUNTED = 500
 
 
-def _status(row: Row) -> Row:
-    status: Row = row.get("status") or {}
-    return status
-
-
 def reason_text(row: Row) -> str:
     """Return the reason for a job's state: its message, else its code."""
-    reason = _status(row).get("reason") or {}
+    reason = status_of(row).get("reason") or {}
     return str(reason.get("message") or reason.get("code") or "")
 
 
 def nodes_text(row: Row) -> str:
     """Return the nodes that hold the job's pods."""
-    return ", ".join(sorted({pod["node"] for pod in _status(row).get("pods") or [] if pod.get("node")}))
+    return ", ".join(sorted({pod["node"] for pod in status_of(row).get("pods") or [] if pod.get("node")}))
 
 
 def requested_gpus(row: Row) -> str:
     """Return the GPUs that the job holds over all pods, else those it requests; or the requested GPU memory."""
     if row.get("gpus") is None:
         return formats.mebibytes(row.get("gpu_memory_mib"))
-    return formats.gpus(float(row["gpus"]) * (_status(row).get("workers") or row.get("workers") or 1))
+    return formats.gpus(float(row["gpus"]) * (status_of(row).get("workers") or row.get("workers") or 1))
 
 
 def workers_text(row: Row) -> str:
     """Return the number of workers that a job requests; for an elastic one also the current number and its
     bounds."""
-    has, wanted, most = _status(row).get("workers"), row.get("workers"), row.get("max_workers")
+    has, wanted, most = status_of(row).get("workers"), row.get("workers"), row.get("max_workers")
     size = f"{has} of {wanted}" if most is not None and has is not None else f"{wanted}"
     return size if most is None else f"{size} ({row.get('min_workers')}-{most})"
 
@@ -63,7 +58,7 @@ def devices_text(pod: Row) -> str:
 
 def progress_text(row: Row) -> str:
     """Return the job's progress, with the remaining time if it is known and the job has not ended."""
-    status = _status(row)
+    status = status_of(row)
     is_over = status.get("state") in FINAL_STATES or not status.get("is_reachable", True)
     return formats.progress(status.get("progress"), is_over=is_over)
 
@@ -76,23 +71,24 @@ def _is_away(status: Row) -> bool:
 
 NAME = Column("NAME", lambda row: row["name"])
 PROJECT = Column("PROJECT", lambda row: row.get("project"))
-STATE = Column("STATE", lambda row: _status(row).get("state"))
+STATE = Column("STATE", lambda row: status_of(row).get("state"))
 JOB_COLUMNS = (
     NAME,
     STATE,
     Column("KIND", lambda row: row.get("kind")),
     Column("GPUS", requested_gpus, is_number=True),
     Column("NODE", nodes_text),
-    Column("RUNTIME", lambda row: formats.duration(_status(row).get("runtime_seconds")), is_number=True),
+    Column("RUNTIME", lambda row: formats.duration(status_of(row).get("runtime_seconds")), is_number=True),
     Column("AGE", lambda row: formats.age(row.get("created_at")), is_number=True),
     Column("PROGRESS", progress_text),
     Column("USER", lambda row: row.get("user"), is_wide=True),
     Column("IMAGE", lambda row: row.get("image"), is_wide=True),
     Column("PRIORITY", lambda row: row.get("priority"), is_wide=True, is_number=True),
-    Column("ATTEMPT", lambda row: _status(row).get("attempt"), is_wide=True, is_number=True),
+    Column("ATTEMPT", lambda row: status_of(row).get("attempt"), is_wide=True, is_number=True),
     Column("ID", lambda row: row.get("id"), is_wide=True),
     Column(
-        "REASON", lambda row: "" if _status(row).get("state") in ("running", "scaling") else reason_text(row)
+        "REASON",
+        lambda row: "" if status_of(row).get("state") in ("running", "scaling") else reason_text(row),
     ),
 )
 POD_COLUMNS = (
@@ -166,9 +162,9 @@ def describe_job(args: Namespace, session: Session) -> int:
         session.output.data(job)
         return DONE
     session.output.line(formats.fields(_job_fields(job)))
-    if _is_away(_status(job)):
+    if _is_away(status_of(job)):
         session.output.line(f"\n{AWAY}")
-    pods = _status(job).get("pods") or []
+    pods = status_of(job).get("pods") or []
     if pods:
         session.output.line("\nPods")
         session.output.rows(pods, POD_COLUMNS)
@@ -281,7 +277,7 @@ def _each(args: Namespace, session: Session, verb: str, body: Row | None = None,
 
 
 def _job_fields(job: Row) -> list[tuple[str, object]]:
-    status = _status(job)
+    status = status_of(job)
     return [
         ("Name", job["name"]),
         ("Id", job.get("id")),
@@ -323,7 +319,7 @@ def _command_text(job: Row) -> str:
 
 
 def _progress_and_measures(job: Row) -> str:
-    report = _status(job).get("progress") or {}
+    report = status_of(job).get("progress") or {}
     measures = {key: report[key] for key in ("loss", "accuracy") if report.get(key) is not None}
     return ", ".join(part for part in (progress_text(job), formats.pairs(measures)) if part)
 

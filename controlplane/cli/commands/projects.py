@@ -14,26 +14,21 @@ from controlplane.cli.errors import CONFLICT, DONE, require_changes
 from controlplane.cli.lookup import project_path
 from controlplane.cli.parsing import Parser, decimal_number, duration_seconds, positive_number
 from controlplane.cli.session import Session
-from controlplane.cli.tables import Column, Row
+from controlplane.cli.tables import Column, Row, status_of
 
 ROLES = ("owner", "member", "viewer")
 # The word for null: --gpu-limit none.
 _NONE = "none"
 
 
-def _status(row: Row) -> Row:
-    status: Row = row.get("status") or {}
-    return status
-
-
 PROJECT_COLUMNS = (
     Column("NAME", lambda row: row["name"]),
     Column("QUOTA", lambda row: formats.gpus(row.get("gpu_quota")), is_number=True),
-    Column("ALLOCATED", lambda row: formats.gpus(_status(row).get("allocated_gpus")), is_number=True),
-    Column("OVER-QUOTA", lambda row: formats.gpus(_status(row).get("over_quota_gpus")), is_number=True),
-    Column("FAIR-SHARE", lambda row: formats.gpus(_status(row).get("fair_share_gpus")), is_number=True),
-    Column("RUNNING", lambda row: _status(row).get("running_jobs"), is_number=True),
-    Column("QUEUED", lambda row: _status(row).get("queued_jobs"), is_number=True),
+    Column("ALLOCATED", lambda row: formats.gpus(status_of(row).get("allocated_gpus")), is_number=True),
+    Column("OVER-QUOTA", lambda row: formats.gpus(status_of(row).get("over_quota_gpus")), is_number=True),
+    Column("FAIR-SHARE", lambda row: formats.gpus(status_of(row).get("fair_share_gpus")), is_number=True),
+    Column("RUNNING", lambda row: status_of(row).get("running_jobs"), is_number=True),
+    Column("QUEUED", lambda row: status_of(row).get("queued_jobs"), is_number=True),
     Column("WEIGHT", lambda row: formats.gpus(row.get("over_quota_weight")), is_wide=True, is_number=True),
     Column("LIMIT", lambda row: formats.gpus(row.get("gpu_limit")), is_wide=True, is_number=True),
     Column("PRIORITY", lambda row: row.get("priority"), is_wide=True, is_number=True),
@@ -311,7 +306,7 @@ def _recent_usage(part: float | None) -> str | None:
 
 
 def _project_fields(project: Row) -> list[tuple[str, object]]:
-    status = _status(project)
+    status = status_of(project)
     return [
         ("Name", project["name"]),
         ("Description", project.get("description")),

@@ -10,23 +10,17 @@ from controlplane.cli.commands.nodes import NODE_COLUMNS
 from controlplane.cli.errors import DONE
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
-from controlplane.cli.tables import Column, Row
-
-
-def _status(row: Row) -> Row:
-    status: Row = row.get("status") or {}
-    return status
-
+from controlplane.cli.tables import Column, status_of
 
 TOP_JOB_COLUMNS = (
     NAME,
     PROJECT,
     Column("USER", lambda row: row.get("user")),
     Column("GPUS", requested_gpus, is_number=True),
-    Column("UTIL", lambda row: formats.percent(_status(row).get("gpu_utilization")), is_number=True),
+    Column("UTIL", lambda row: formats.percent(status_of(row).get("gpu_utilization")), is_number=True),
     Column("NODE", nodes_text),
-    Column("RUNTIME", lambda row: formats.duration(_status(row).get("runtime_seconds")), is_number=True),
-    Column("PROGRESS", lambda row: formats.progress(_status(row).get("progress"))),
+    Column("RUNTIME", lambda row: formats.duration(status_of(row).get("runtime_seconds")), is_number=True),
+    Column("PROGRESS", lambda row: formats.progress(status_of(row).get("progress"))),
 )
 
 
