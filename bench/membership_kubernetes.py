@@ -80,7 +80,7 @@ def measure(kube: KubeCluster, directory: Path) -> list[Row]:
     kube.kubectl("-n", NAMESPACE, "wait", "--for=condition=Ready", "--timeout=60s", f"pod/{NAME}")
 
     def open_agent(name: str) -> PodProcess:
-        return PodProcess(engine.client.access, NAMESPACE, name, "main", elastic.agent_command())
+        return PodProcess(engine.client.access, NAMESPACE, name, elastic.agent_command())
 
     memberships = Memberships(open_agent, lambda: None)
 

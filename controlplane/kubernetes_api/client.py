@@ -106,6 +106,14 @@ class Client:
         query = {"fieldManager": FIELD_MANAGER}
         return self._call("PATCH", path, query, body, "application/merge-patch+json", priority=URGENT)
 
+    def remove_finalizer(self, path: str, finalizer: str, *, uid: str) -> Any:
+        """Remove one finalizer of an object of a built-in kind, and keep those that others add meanwhile. Return the
+        patched object. Raise ApiError 409 if the object has another uid."""
+        query = {"fieldManager": FIELD_MANAGER}
+        body = {"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [finalizer]}}
+        content_type = "application/strategic-merge-patch+json"
+        return self._call("PATCH", path, query, body, content_type, priority=URGENT)
+
     def delete(self, path: str, *, grace_seconds: int | None = None, uid: str | None = None) -> Any | None:
         """Return the object being deleted, or a Status; None if it is absent. Raise ApiError 409 if `uid` is
         given and the object has another one."""

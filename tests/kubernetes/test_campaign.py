@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from django.db import connections
 
-from controlplane.engines.kubernetes import garbage_collector, reports
+from controlplane.engines.kubernetes import reports, tenancy_sync
 from controlplane.loop.cluster_context import forget_contexts
 from controlplane.models import Cluster, Project
 from jobs import lifecycle
@@ -165,8 +165,8 @@ def clear_up(campaign: Campaign, plant: Plant, monkeypatch: pytest.MonkeyPatch) 
 
     wait_until(is_over, 90, "the end of all jobs")
     plant.restart()  # what it remembers of its last starts keeps it from sweeping for half a minute
-    monkeypatch.setattr(garbage_collector, "GRACE_SECONDS", 1)
-    monkeypatch.setattr(garbage_collector, "SWEEP_SECONDS", 1)
+    monkeypatch.setattr(tenancy_sync, "GRACE_SECONDS", 1)
+    monkeypatch.setattr(tenancy_sync, "SWEEP_SECONDS", 1)
 
     def left() -> list[str]:
         hurry()  # the second order to forget a job comes a minute after the first

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from controlplane.engines.base import NO_SUCH_POD, NOT_PERMITTED, EngineRefused, PodSpec, ProjectReport
-from controlplane.engines.kubernetes import garbage_collector, names, tenancy
+from controlplane.engines.kubernetes import names, tenancy, tenancy_sync
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.preflight import FAILED, OK, WARNING, Check, check_cluster
 from tests.kube import KubeCluster
@@ -123,7 +123,7 @@ def remove(engine: KubernetesEngine, job: str) -> None:
 def test_projects_are_kept_where_leftovers_cannot_be_swept(
     kube: KubeCluster, tmp_path: Path, without: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage_collector, "GRACE_SECONDS", -60)
+    monkeypatch.setattr(tenancy_sync, "GRACE_SECONDS", -60)
     with engine_without(kube, tmp_path, without) as engine:
         namespace = f"/api/v1/namespaces/{engine._profile.namespace_of(PROJECT)}"
         name = engine._profile.installation

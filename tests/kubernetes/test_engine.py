@@ -14,7 +14,7 @@ import pytest
 
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, EngineUnreachable, PodSpec
-from controlplane.engines.kubernetes import cluster_cache, garbage_collector, manifests, names
+from controlplane.engines.kubernetes import cluster_cache, manifests, names, tenancy_sync
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.objects import IN_USE_SECONDS, REMEMBERED_SECONDS
 from controlplane.engines.registry import open_engine
@@ -375,7 +375,7 @@ def test_anchors_go_when_their_attempt_has_and_nothing_else_does(case: Case, mon
     assert len(case.found("services")) == 1
     case.again().sync_projects((REPORT,))
     assert len(case.found("configmaps")) == 2  # young ones may be about to be used
-    monkeypatch.setattr(garbage_collector, "GRACE_SECONDS", -5)
+    monkeypatch.setattr(tenancy_sync, "GRACE_SECONDS", -5)
     case.engine.sync_projects((REPORT,))
     assert len(case.found("configmaps")) == 2  # and so may those that this process has just used
     case.again().sync_projects((REPORT,))
@@ -390,7 +390,7 @@ def test_an_anchor_stays_for_as_long_as_a_slow_start_is_at_work_with_it(
     engine, passed = case.engine, 0.0
     monkeypatch.setattr(engine._objects, "_clock", lambda: time.monotonic() + passed)
     monkeypatch.setattr(engine._sweeper, "_clock", lambda: time.monotonic() + passed)
-    monkeypatch.setattr(garbage_collector, "GRACE_SECONDS", -5)
+    monkeypatch.setattr(tenancy_sync, "GRACE_SECONDS", -5)
     hangs, goes_on, make = threading.Event(), threading.Event(), engine._objects.make
 
     def make_slowly(body: dict) -> dict:

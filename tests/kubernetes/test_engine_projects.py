@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused
-from controlplane.engines.kubernetes import garbage_collector, names, tenancy_sync
+from controlplane.engines.kubernetes import names, tenancy_sync
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from datasets.storage.claims import CLAIM_DELETED, NAMESPACE_DELETED, CacheClaim
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
@@ -48,7 +48,7 @@ def test_a_namespace_that_is_not_ours_is_left_alone(kube: KubeCluster, node: str
 def test_two_installations_on_one_cluster_leave_each_other_alone(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(garbage_collector, "GRACE_SECONDS", -5)
+    monkeypatch.setattr(tenancy_sync, "GRACE_SECONDS", -5)
     other = Case(case.kube, case.node, tmp_path / "other")
     try:
         ours, theirs = case.start(), other.start()

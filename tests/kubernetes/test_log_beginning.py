@@ -59,7 +59,6 @@ class Pod:
     def source(self, _name: str) -> LogSource:
         return LogSource(
             LOG,
-            "main",
             True,
             self.end_word,
             started_ms=ms("12:00:00"),
@@ -230,7 +229,7 @@ def test_a_stream_that_never_opened_was_not_listened_to(tmp_path: Path) -> None:
     log, streams = LogCopy(str(tmp_path / "pod.log")), Streams()
 
     def copy(now: str) -> None:
-        source = LogSource(LOG, "main", True, started_ms=ms("12:00:00"), now_ms=ms(now))
+        source = LogSource(LOG, True, started_ms=ms("12:00:00"), now_ms=ms(now))
         asyncio.run(log.read(source, cast(LogStreams, streams)))
 
     for now in ("12:00:01", "12:00:30"):  # asked for, and given up unanswered

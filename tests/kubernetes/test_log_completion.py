@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.engines.kubernetes.log_copier import BEGINNING_SECONDS, LOG_SECONDS, LogCopier, LogEnds
+from controlplane.engines.kubernetes.log_copier import BEGINNING_SECONDS, LOG_SECONDS, LogCopier
 from controlplane.engines.kubernetes.log_copy import LogSource
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
@@ -25,8 +25,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def ends(clock: Clock) -> LogEnds:
-    return LogEnds(LogCopier(Client(Access("http://127.0.0.1:9", None)), lambda _name: None), clock)
+def copier(clock: Clock) -> LogCopier:
+    return LogCopier(Client(Access("http://127.0.0.1:9", None)), lambda _name: None, clock=clock)
 
 
 def write(path: Path, *, is_complete: bool) -> None:
@@ -37,39 +37,40 @@ def write(path: Path, *, is_complete: bool) -> None:
     writer.close()
 
 
-def test_another_process_is_waited_for_and_not_for_ever(ends: LogEnds, clock: Clock, tmp_path: Path) -> None:
+def test_another_process_is_waited_for_and_not_for_ever(
+    copier: LogCopier, clock: Clock, tmp_path: Path
+) -> None:
     path = tmp_path / "pod.log"
     write(path, is_complete=False)
-    assert not ends.is_read("pod", path, has_begun=True)
+    assert not copier.is_read("pod", path, has_begun=True)
     clock.now = LOG_SECONDS - 1
-    assert not ends.is_read("pod", path, has_begun=True)
+    assert not copier.is_read("pod", path, has_begun=True)
     clock.now = LOG_SECONDS + 1
-    assert ends.is_read("pod", path, has_begun=True)
-    ends.forget("pod")
-    assert not ends.is_read("pod", path, has_begun=True)
+    assert copier.is_read("pod", path, has_begun=True)
+    copier.forget("pod")
+    assert not copier.is_read("pod", path, has_begun=True)
     write(path, is_complete=True)
-    assert ends.is_read("pod", path, has_begun=True)
+    assert copier.is_read("pod", path, has_begun=True)
 
 
 @pytest.mark.parametrize(("has_begun", "is_read"), [(False, True), (True, False)])
 def test_a_short_pod_may_end_before_anybody_has_begun_to_read(
-    ends: LogEnds, clock: Clock, tmp_path: Path, has_begun: bool, is_read: bool
+    copier: LogCopier, clock: Clock, tmp_path: Path, has_begun: bool, is_read: bool
 ) -> None:
     clock.now = 3600.0
-    assert ends.is_read("pod", tmp_path / "pod.log", has_begun=has_begun) is is_read
+    assert copier.is_read("pod", tmp_path / "pod.log", has_begun=has_begun) is is_read
     clock.now += BEGINNING_SECONDS + 1
-    assert ends.is_read("pod", tmp_path / "pod.log", has_begun=has_begun)
+    assert copier.is_read("pod", tmp_path / "pod.log", has_begun=has_begun)
 
 
 def test_what_we_read_ourselves_is_waited_for_as_long_as_it_takes(tmp_path: Path) -> None:
     clock, path = Clock(), tmp_path / "pod.log"
-    source = LogSource("/log", "main", True, "exit 0")
-    copier = LogCopier(Client(Access("http://127.0.0.1:9", None)), lambda _name: source)
-    ends = LogEnds(copier, clock)
+    source = LogSource("/log", True, "exit 0")
+    copier = LogCopier(Client(Access("http://127.0.0.1:9", None)), lambda _name: source, clock=clock)
     copier.want({"pod": str(path)})
     wait_until(lambda: copier.is_wanted("pod"), what="the copier to have heard")
     try:
         for clock.now in (0.0, 2 * LOG_SECONDS):
-            assert not ends.is_read("pod", path, has_begun=True)
+            assert not copier.is_read("pod", path, has_begun=True)
     finally:
         copier.close()

@@ -43,7 +43,7 @@ class Login:
 def test_a_login_that_fails_is_tried_with_pauses(tmp_path: Path) -> None:
     login = Login()
     copier = LogCopier(
-        Client(Access("http://127.0.0.1:9", None, login)), lambda name: LogSource("/log", "main", True)
+        Client(Access("http://127.0.0.1:9", None, login)), lambda name: LogSource("/log", True)
     )
     copier.want({"pod": str(tmp_path / "pod.log")})
     try:
@@ -72,7 +72,7 @@ def test_a_slow_login_of_one_cluster_does_not_hold_the_logs_of_another(tmp_path:
     slow, quick = SlowLogin(), Login()
     copiers = [
         LogCopier(
-            Client(Access("http://127.0.0.1:9", None, login)), lambda name: LogSource("/log", "main", True)
+            Client(Access("http://127.0.0.1:9", None, login)), lambda name: LogSource("/log", True)
         )
         for login in (slow, quick)
     ]
@@ -89,7 +89,7 @@ def test_a_slow_login_of_one_cluster_does_not_hold_the_logs_of_another(tmp_path:
 
 
 def test_a_pod_that_counted_as_dead_until_its_node_came_back_keeps_its_stream(tmp_path: Path) -> None:
-    sources = iter([LogSource("/log", "main", True, end_word) for end_word in ("node_lost None", "")])
+    sources = iter([LogSource("/log", True, end_word) for end_word in ("node_lost None", "")])
     copier = LogCopier(Client(Access("http://127.0.0.1:9", None, Login())), lambda name: next(sources))
     wanted = log_copier._WantedLog("pod", LogCopy(str(tmp_path / "pod.log")))
     copier._look_at(wanted)
@@ -110,7 +110,7 @@ def test_one_odd_pod_is_logged_once_and_stops_nobody(
             looked[name] += 1
         if name == "odd":
             raise KeyError("status")
-        return LogSource("/log", "main", has_started=False)
+        return LogSource("/log", has_started=False)
 
     copier = LogCopier(Client(Access("http://127.0.0.1:9", None)), look)
     with caplog.at_level(logging.INFO):
@@ -133,7 +133,7 @@ def test_a_pod_that_has_not_started_is_looked_at_when_it_changes(
 
     def look(name: str) -> LogSource | None:
         looked[name] += 1
-        return LogSource("/log", "main", has_started=False)
+        return LogSource("/log", has_started=False)
 
     copier = LogCopier(Client(Access("http://127.0.0.1:9", None)), look)
     copier.want({name: str(tmp_path / name) for name in ("changing", "quiet")})
@@ -183,7 +183,7 @@ def test_logs_take_turns_where_there_are_too_few_streams(
     monkeypatch.setattr(log_copier, "CHECK_SECONDS", 0.05)
     pods = [f"pod{number}" for number in range(5)]
     copier = LogCopier(
-        Client(Access(node, None)), lambda name: LogSource(f"/{name}/log", "main", True), most_streams=2
+        Client(Access(node, None)), lambda name: LogSource(f"/{name}/log", True), most_streams=2
     )
     copier.want({name: str(tmp_path / name) for name in pods})
     try:
@@ -201,7 +201,7 @@ def test_no_log_waits_for_ever_when_the_one_that_made_room_does_not_come_back(
     end_words = {"first": ""}
     copier = LogCopier(
         Client(Access(node, None)),
-        lambda name: LogSource(f"/{name}/log", "main", True, end_words.get(name, "")),
+        lambda name: LogSource(f"/{name}/log", True, end_words.get(name, "")),
         most_streams=2,
     )
     copier.want({"first": str(tmp_path / "first")})
@@ -240,7 +240,7 @@ def test_the_wait_for_a_stream_is_not_taken_from_the_tries_of_an_ended_pods_log(
 
     def look(name: str) -> LogSource:
         looked[name] += 1
-        return LogSource(f"/{name}/log", "main", name != "third", "" if name == "third" else "exit 0")
+        return LogSource(f"/{name}/log", name != "third", "" if name == "third" else "exit 0")
 
     with served(Node) as url:
         copier = LogCopier(Client(Access(url, None)), look, most_streams=2)
@@ -263,7 +263,7 @@ def test_the_wait_for_a_stream_is_not_taken_from_the_tries_of_an_ended_pods_log(
 
 def test_an_ended_pod_waits_for_no_living_one(node: str, tmp_path: Path) -> None:
     def look(name: str) -> LogSource:
-        return LogSource(f"/{name}/log", "main", True, "exit 0" if name == "ended" else "")
+        return LogSource(f"/{name}/log", True, "exit 0" if name == "ended" else "")
 
     copier = LogCopier(Client(Access(node, None)), look, most_streams=2)
     copier.want({"living": str(tmp_path / "living")})
@@ -284,7 +284,7 @@ def test_a_stream_that_the_server_does_not_close_is_left_when_its_pod_has_ended(
     end_word: list[str] = []
     path = tmp_path / "pod"
     copier = LogCopier(
-        Client(Access(node, None)), lambda name: LogSource("/pod/log", "main", True, "".join(end_word))
+        Client(Access(node, None)), lambda name: LogSource("/pod/log", True, "".join(end_word))
     )
     copier.want({"pod": str(path)})
     try:

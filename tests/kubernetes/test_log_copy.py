@@ -50,7 +50,7 @@ class Log:
         """Read one stream; return the lines and gaps that are stored."""
         streams = cast(LogStreams, Streams(output, is_finished=is_finished))
         with contextlib.suppress(TimeoutError):
-            asyncio.run(self.copy.read(LogSource("/log", "main", True, **source), streams))
+            asyncio.run(self.copy.read(LogSource("/log", True, **source), streams))
         page = read_page(self.copy.path)
         return [found.text for found in page.lines], [gap.message for gap in page.gaps]
 

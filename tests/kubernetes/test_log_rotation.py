@@ -77,7 +77,7 @@ def copy(server: str, path: Path, started: str = "12:00:00") -> LogPage:
     copier = LogCopier(
         Client(Access(server, None)),
         lambda _name: LogSource(
-            "/log", "main", True, "".join(end_word), started_ms=started_ms, now_ms=started_ms + 60_000
+            "/log", True, "".join(end_word), started_ms=started_ms, now_ms=started_ms + 60_000
         ),
     )
     copier.want({"pod": str(path)})

@@ -68,7 +68,7 @@ def answers(access: Access) -> bool:
 
 
 def shell_in(access: Access, name: str = "echo") -> Shell:
-    return PodShell(access, "streams", name, "main", 100, 30)
+    return PodShell(access, "streams", name, 100, 30)
 
 
 def read_until(shell: Shell, word: bytes) -> bytes:

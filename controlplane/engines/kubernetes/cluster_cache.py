@@ -239,53 +239,53 @@ def _silent(name: str) -> Raw:
 
 
 class KnownReports:
-    """A cache of pod reports; a report is rebuilt only if its pod or node changed."""
+    """A cache of pod reports; a report is rebuilt only if its pod or node may have changed. `nodes` and `now`: see
+    `reports.pod_report`."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Raw, Raw, PodReport]] = {}
         # Uid -> the error that was logged.
         self._unreadable: dict[str, str] = {}
 
-    def read(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
+    def of(self, pods: Iterable[Raw], nodes: Mapping[str, Raw], now: datetime) -> tuple[PodReport, ...]:
+        """Return the reports of these pods, and drop all others from the cache."""
+        earlier, self._known = self._known, {}
+        return tuple(self._report(pod, earlier, nodes, now) for pod in pods)
+
+    def one(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
+        """Return the report of one pod."""
+        return self._report(pod, self._known, nodes, now)
+
+    def _report(
+        self,
+        pod: Raw,
+        known: Mapping[str, tuple[Raw, Raw, PodReport]],
+        nodes: Mapping[str, Raw],
+        now: datetime,
+    ) -> PodReport:
+        uid, node = pod["metadata"]["uid"], nodes.get(pod["spec"].get("nodeName", ""))
+        known_pod, known_node, report = known.get(uid, (None, None, None))
+        # The store has a new object after every change, so identity is a sufficient and cheap comparison.
+        if report is None or known_pod is not pod or known_node is not node:
+            report = self._built(pod, nodes, now)
+        # Reports of pods without a node, and of starting pods, change with time alone.
+        if node is not None and (report.state == RUNNING or report.is_proven_gone):
+            self._known[uid] = (pod, node, report)
+        return report
+
+    def _built(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
         """Build the report of one pod. For an unreadable pod the report says so; other pods are not affected."""
         try:
             return pod_report(pod, nodes, now)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            report = unreadable(pod, error)
-            self._warn(pod["metadata"]["uid"], report.message)
+            report, uid = unreadable(pod, error), pod["metadata"]["uid"]
+            # Logged once, although the pod is read every second.
+            if self._unreadable.get(uid) != report.message:
+                if len(self._unreadable) >= MOST_WARNED:
+                    self._unreadable.clear()
+                self._unreadable[uid] = report.message
+                logger.warning(report.message)
             return report
-
-    def last(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-        """Return the report of one pod, rebuilt only if the pod or its node may have changed."""
-        return self._one(pod, self._known.get(pod["metadata"]["uid"]), nodes, now)
-
-    def _warn(self, uid: str, trouble: str) -> None:
-        """Log a pod's error once, although the pod is read every second."""
-        if self._unreadable.get(uid) != trouble:
-            if len(self._unreadable) >= MOST_WARNED:
-                self._unreadable.clear()
-            self._unreadable[uid] = trouble
-            logger.warning(trouble)
-
-    def of(self, pods: Iterable[Raw], nodes: Mapping[str, Raw], now: datetime) -> tuple[PodReport, ...]:
-        """Return the reports of these pods, and drop all others from the cache. `nodes` and `now`: see
-        `reports.pod_report`."""
-        earlier, self._known = self._known, {}
-        return tuple(self._one(pod, earlier.get(pod["metadata"]["uid"]), nodes, now) for pod in pods)
-
-    def _one(
-        self, pod: Raw, known: tuple[Raw, Raw, PodReport] | None, nodes: Mapping[str, Raw], now: datetime
-    ) -> PodReport:
-        node = nodes.get(pod["spec"].get("nodeName", ""))
-        # The store has a new object after every change, so identity is a sufficient and cheap comparison.
-        if known is not None and known[0] is pod and known[1] is node:
-            report = known[2]
-        else:
-            report = self.read(pod, nodes, now)
-        # Reports of pods without a node, and of starting pods, change with time alone.
-        if node is not None and (report.state == RUNNING or report.is_proven_gone):
-            self._known[pod["metadata"]["uid"]] = (pod, node, report)
-        return report
 
 
 def _held(container: Raw) -> Raw:

@@ -15,7 +15,6 @@ from controlplane.engines.kubernetes.pod_scripts import python
 from controlplane.kubernetes_api.names import FIELD_MANAGER
 from datasets.storage.claims import CACHE_CLAIM, CacheClaim, CacheTask
 
-CONTAINER = "main"
 CACHE_POD, CACHE_TASK, CACHE_ROOT = "trainyard-cache-filler", "trainyard.io/cache-task", "/caches"
 
 
@@ -77,7 +76,7 @@ def pod(
     choice to the cluster's scheduler, `among` these nodes if there are any.
     """
     container = {
-        "name": CONTAINER,
+        "name": names.MAIN_CONTAINER,
         "image": profile.images.get(profile.code_image) or profile.code_image or profile.default_image,
         "imagePullPolicy": profile.image_pull_policy,
         "command": list(command),

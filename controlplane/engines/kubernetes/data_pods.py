@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.engines.kubernetes import names
-from controlplane.engines.kubernetes.data_pod_objects import CONTAINER
 from controlplane.engines.kubernetes.pod_scripts import without_python
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
@@ -141,7 +140,7 @@ class DataPod:
         read; and what `budget` raises.
         """
         seen, read_at = 0, time.monotonic()
-        query = {"container": CONTAINER, "follow": "true"}
+        query = {"container": names.MAIN_CONTAINER, "follow": "true"}
         while True:
             pod, trouble = self.started(budget, seconds), None
             try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.engines import base
-from controlplane.engines.base import EngineRefused, EngineUnreachable, NodeReport, PodReport, PodSpec
+from controlplane.engines.base import EngineRefused, NodeReport, PodReport, PodSpec
 from controlplane.engines.kubernetes import dcgm, elastic, inventory, manifests, names, reports, tenancy
 from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.cache_volume import CacheVolume
@@ -26,8 +26,7 @@ from controlplane.engines.kubernetes.cluster_cache import (
 )
 from controlplane.engines.kubernetes.config import KAI, profile_from
 from controlplane.engines.kubernetes.exec import PodProcess, PodShell
-from controlplane.engines.kubernetes.garbage_collector import Sweeper
-from controlplane.engines.kubernetes.log_copier import LogCopier, LogEnds
+from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.engines.kubernetes.log_copy import LogSource
 from controlplane.engines.kubernetes.membership import Memberships
 from controlplane.engines.kubernetes.node_suffix import with_suffix
@@ -41,7 +40,6 @@ from controlplane.engines.kubernetes.tenancy_sync import Syncer
 from controlplane.engines.simulated import check_place
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access, access_from
-from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw, key_of
 from controlplane.kubernetes_api.reflector import Reflector
 from controlplane.logstore.reader import LogPage, log_path, read_page
@@ -52,7 +50,6 @@ from datasets.storage.csi import ClaimKind, CsiVolumes
 DRAIN_SECONDS = 5.0
 # The time-out for reading a single pod, because the caller may serve other clusters too.
 FIND_SECONDS = 2.0
-RELEASE_TRIES = 5
 
 
 def open_cluster(settings: Mapping[str, Any], state_dir: Path) -> base.Engine:
@@ -68,12 +65,9 @@ class KubernetesEngine:
         self._logs_dir = state_dir.absolute() / "logs"
         credentials = settings.get("credentials") or {}
         self.client = Client(access or access_from(credentials))
-        installation = self._profile.installation
-        self._objects = Objects(self.client, installation)
+        self._objects = Objects(self.client, self._profile.installation)
         self._syncer = Syncer(self.client, self._objects, self._profile)
-        self._sweeper = Sweeper(self.client, self._objects, installation)
         self._copier = LogCopier(self.client, self._log_source)
-        self._log_ends = LogEnds(self._copier)
         self._watching = Watching(self.client, self._profile, self._copier.notice)
         is_kai = self._profile.scheduler == KAI
         self._scheduler = KaiScheduler(self.client, self._objects, self._profile) if is_kai else Scheduler()
@@ -177,7 +171,7 @@ class KubernetesEngine:
         # In this order: once the pod is gone, a delayed start request must find the record.
         self._remember_end(pod)
         self._remove(pod)
-        self._log_ends.forget(pod_name)
+        self._copier.forget(pod_name)
         self._memberships.forget(pod_name)
 
     def forget_job(self, job_id: str) -> None:
@@ -236,11 +230,10 @@ class KubernetesEngine:
         return dcgm.usage_of(self.nodes(), holdings, gpus)
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> base.Shell:
-        where = (*self._running(pod_name), names.MAIN_CONTAINER)
-        return PodShell(self.client.access, *where, columns, rows)
+        return PodShell(self.client.access, *self._running(pod_name), columns, rows)
 
     def run_command(self, pod_name: str, command: Sequence[str]) -> base.Process:
-        return PodProcess(self.client.access, *self._running(pod_name), names.MAIN_CONTAINER, command)
+        return PodProcess(self.client.access, *self._running(pod_name), command)
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
         return open_port(self.client.access, *self._running(pod_name), port)
@@ -262,17 +255,10 @@ class KubernetesEngine:
     def sync_projects(
         self, projects: Sequence[base.ProjectReport], departments: Sequence[base.DepartmentReport] = ()
     ) -> None:
-        unswept: EngineRefused | None = None
-        try:
-            # Remove leftovers of attempts.
-            self._sweeper.sweep(self._watching.look().ours.values())
-        except EngineRefused as refusal:
-            # Raised later, so that the sync continues without the removal.
-            unswept = refusal
+        pods = self._watching.look().ours.values()
         queues = self._scheduler.project_objects(projects, departments)
-        self._syncer.sync([*queues, *tenancy.objects(projects, self._profile, self._most_parts())])
-        if unswept is not None:
-            raise unswept
+        wanted = [*queues, *tenancy.objects(projects, self._profile, self._most_parts())]
+        self._syncer.sync(wanted, pods)
 
     def _most_parts(self) -> int:
         return inventory.most_parts(self._watching.last_nodes().values())
@@ -310,7 +296,7 @@ class KubernetesEngine:
         return nodes[0]
 
     def _report(self, pod: Raw) -> PodReport:
-        return self._known_reports.read(pod, self._watching.host_of(pod), self.client.server_time())
+        return self._known_reports.one(pod, self._watching.host_of(pod), self.client.server_time())
 
     def _remember_end(self, pod: Raw) -> None:
         """Record in the attempt's anchor, if it exists, that this pod has ended or must not start: a delayed start
@@ -330,26 +316,10 @@ class KubernetesEngine:
         path, uid = names.pod_path(pod), pod["metadata"]["uid"]
         # A 409 means that another pod has this name now.
         with refusals(404, 409):
-            # The uid prevents the deletion of a newer pod with the same name.
-            released = self._release(path, pod)
-            if released is not None and released["metadata"].get("deletionGracePeriodSeconds") != 0:
+            released = self.client.remove_finalizer(path, names.FINALIZER, uid=uid)
+            if released["metadata"].get("deletionGracePeriodSeconds") != 0:
                 self.client.delete(path, grace_seconds=0, uid=uid)
         self._watching.hide(pod)
-
-    def _release(self, path: str, pod: Raw) -> Raw | None:
-        # The patch contains the version that it was computed from. It replaces the whole list of finalizers, so
-        # without the version a finalizer added meanwhile by another controller would be lost.
-        for _ in range(RELEASE_TRIES):
-            try:
-                released: Raw = self.client.merge(path, manifests.release_patch(pod))
-                return released
-            except ApiError as error:
-                if error.status == 404:
-                    return None
-                if error.status != 409:
-                    raise
-            pod = self.client.get(path)
-        raise EngineUnreachable(f"{path} changes faster than it can be released.")
 
     def _running(self, pod_name: str) -> tuple[str, str]:
         """Return the namespace and name of a running pod. Raise EngineRefused or EngineUnreachable.
@@ -381,7 +351,7 @@ class KubernetesEngine:
         """Raise a temporary refusal while the end of the pod's log has not been read: deleting the pod deletes the
         log on its node."""
         has_begun = bool(reports.main_status(pod).get("containerID"))
-        if not self._log_ends.is_read(report.name, self._log_path(report.name), has_begun=has_begun):
+        if not self._copier.is_read(report.name, self._log_path(report.name), has_begun=has_begun):
             words = f"The rest of the log of pod {report.name} is still being read."
             raise EngineRefused(base.POD_NOT_GONE, words, is_passing=True)
 
@@ -401,12 +371,9 @@ class KubernetesEngine:
         pod = self._watching.last_seen(pod_name)
         if pod is None:
             return None
-        now = self.client.server_time()
-        report = self._known_reports.last(pod, self._watching.host_of(pod), now)
-        status = reports.main_status(pod)
+        now, report, status = self.client.server_time(), self._report(pod), reports.main_status(pod)
         return LogSource(
             f"{names.pod_path(pod)}/log",
-            names.MAIN_CONTAINER,
             has_started=bool(status.get("containerID")),
             end_word=f"{report.reason} {report.exit_code}" if report.state in base.FINAL_STATES else "",
             started_ms=int(report.started_at.timestamp() * 1000) if report.started_at else None,

@@ -1,4 +1,4 @@
-"""Terminals and commands in pods, by the API server's exec."""
+"""Terminals and commands in the main containers of pods, by the API server's exec."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import orjson
 
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.api_errors import pod_refusals
 from controlplane.kubernetes_api.channel_socket import V4_PROTOCOL, V5_PROTOCOL, ChannelSocket
 from controlplane.kubernetes_api.credentials import Access
@@ -60,18 +61,16 @@ exit 0
 
 
 class _Exec:
-    """A command in a container over one exec connection: the common part of terminals and plain commands. Raise
-    EngineRefused or EngineUnreachable on construction.
-
-    The connection's messages are output, and at the end a Status with the exit code.
-    """
+    """A command in a pod over one exec connection: the common part of terminals and plain commands. The
+    connection's messages are output, and at the end a Status with the exit code. Raise EngineRefused or
+    EngineUnreachable on construction."""
 
     is_terminal = True
 
     def __init__(
-        self, access: Access, namespace: str, pod: str, container: str, script: str, command: Sequence[str]
+        self, access: Access, namespace: str, pod: str, script: str, command: Sequence[str] = ()
     ) -> None:
-        self._access, self._pod, self._container = access, pod, container
+        self._access, self._pod = access, pod
         self._path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
         self._mark = f"trainyard-shell-{secrets.token_hex(8)}"
         # Set when the command runs or could not be started.
@@ -79,8 +78,8 @@ class _Exec:
         self._has_output = self._is_closed = False
         self._status: dict[str, Any] | None = None
         output = "tty" if self.is_terminal else "stderr"
-        asked = [("stdin", "true"), ("stdout", "true"), (output, "true")]
-        query = [*asked, *self._command(script, self._mark, *command)]
+        streams = [("stdin", "true"), ("stdout", "true"), (output, "true")]
+        query = [*streams, *_command(script, self._mark, *command)]
         with pod_refusals(pod):
             self._channel = ChannelSocket(
                 access, self._path, query, _PROTOCOLS, _STDIN, self._take, is_closable=not self.is_terminal
@@ -115,7 +114,7 @@ class _Exec:
 
     def _end_session(self) -> None:
         """Kill the session's processes. Does nothing if the pod is gone or unreachable."""
-        query = [("stdout", "true"), *self._command(_END, "trainyard-shell-end", self._mark)]
+        query = [("stdout", "true"), *_command(_END, "trainyard-shell-end", self._mark)]
         try:
             channel = ChannelSocket(
                 self._access, self._path, query, _PROTOCOLS, _STDIN, lambda _channel, _data: b""
@@ -127,10 +126,6 @@ class _Exec:
         channel.ended.wait(_ENDING_SECONDS)
         channel.near.close()
         channel.close()
-
-    def _command(self, script: str, *arguments: str) -> list[tuple[str, str]]:
-        words = ["sh", "-c", script, *arguments]
-        return [("container", self._container), *(("command", word) for word in words)]
 
     def _take(self, channel: int, data: bytes) -> bytes:
         """Return the bytes of a message that the caller reads. Runs on the thread of the connections."""
@@ -162,10 +157,8 @@ class PodShell(_Exec):
     """A terminal with bash, else sh, in a pod over an exec connection; implements engines.base.Shell. Raise
     EngineRefused if it cannot be started, EngineUnreachable."""
 
-    def __init__(
-        self, access: Access, namespace: str, pod: str, container: str, columns: int, rows: int
-    ) -> None:
-        super().__init__(access, namespace, pod, container, _START, ())
+    def __init__(self, access: Access, namespace: str, pod: str, columns: int, rows: int) -> None:
+        super().__init__(access, namespace, pod, _START)
         self.resize(columns, rows)
         self._decided.wait(_FIRST_WORD_SECONDS)
         if not self._has_output and (words := self._refusal()):
@@ -188,11 +181,9 @@ class PodProcess(_Exec):
 
     is_terminal = False
 
-    def __init__(
-        self, access: Access, namespace: str, pod: str, container: str, command: Sequence[str]
-    ) -> None:
+    def __init__(self, access: Access, namespace: str, pod: str, command: Sequence[str]) -> None:
         self._unread, self._is_refusal_read = bytearray(), False
-        super().__init__(access, namespace, pod, container, _RUN, command)
+        super().__init__(access, namespace, pod, _RUN, command)
 
     def input_fileno(self) -> int:
         return self.fileno()
@@ -226,3 +217,8 @@ class PodProcess(_Exec):
 
     def close_input(self) -> None:
         self._channel.near.shutdown(socket.SHUT_WR)
+
+
+def _command(script: str, *arguments: str) -> list[tuple[str, str]]:
+    words = ("sh", "-c", script, *arguments)
+    return [("container", names.MAIN_CONTAINER), *(("command", word) for word in words)]

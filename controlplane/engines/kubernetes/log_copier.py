@@ -100,7 +100,8 @@ class _WantedLog:
 
 class LogCopier:
     """Copies the wanted logs of one cluster. `look` returns, without a request, where the log of the pod with a
-    name is; None if there is no such pod. Thread-safe. Each log is a task on the event loop."""
+    name is; None if there is no such pod. `clock` returns monotonic seconds, by which `is_read` gives up. Thread-safe.
+    Each log is a task on the event loop."""
 
     def __init__(
         self,
@@ -109,9 +110,10 @@ class LogCopier:
         *,
         most_streams: int | None = None,
         drain_seconds: float = DRAIN_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self._look = client, look
-        self._drain_seconds = drain_seconds
+        self._drain_seconds, self._clock = drain_seconds, clock
         most = most_streams or log_streams.most_streams()
         # A part of the streams is reserved for ended pods: they wait to be deleted, and their logs are read
         # quickly.
@@ -124,6 +126,8 @@ class LogCopier:
         self._logs: dict[str, _WantedLog] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._drained = threading.Condition()
+        # Since when `is_read` waits for another process to copy a pod's log.
+        self._awaited: dict[str, float] = {}
         self._streams: LogStreams | None = None
         self._checks: asyncio.Task[None] | None = None
         self._is_used = self._is_closed = False
@@ -146,6 +150,23 @@ class LogCopier:
 
     def is_wanted(self, pod_name: str) -> bool:
         return pod_name in self._logs
+
+    def is_read(self, pod_name: str, path: Path, *, has_begun: bool) -> bool:
+        """Return whether the log at `path` of an ended pod is complete, written by this process or another; until then
+        the pod must not be deleted. A log that no process begins to copy within BEGINNING_SECONDS, or that stays
+        incomplete for LOG_SECONDS, counts as read. `has_begun`: whether the pod's container ever began."""
+        if self.is_wanted(pod_name):
+            return self.wait_drained(pod_name, DRAINED_SECONDS)
+        with self._drained:
+            waited_seconds = self._clock() - self._awaited.setdefault(pod_name, self._clock())
+        if not path.exists():
+            return not has_begun or waited_seconds > BEGINNING_SECONDS
+        return tail(path, 1).complete or waited_seconds > LOG_SECONDS
+
+    def forget(self, pod_name: str) -> None:
+        """Forget for how long `is_read` has waited for a pod's log."""
+        with self._drained:
+            self._awaited.pop(pod_name, None)
 
     def close(self) -> None:
         """End the copying. The logs stay as they are."""
@@ -315,34 +336,6 @@ class LogCopier:
         # 400: the container does not exist, not yet or no longer.
         is_missing = isinstance(error, ApiError) and error.status in (400, 404)
         return MISSING_SECONDS if is_missing or isinstance(error, LogNotThere) else self._drain_seconds
-
-
-class LogEnds:
-    """Which logs of ended pods have been read to their end; until then the pod must not be deleted. Thread-safe.
-    `clock` returns monotonic seconds."""
-
-    def __init__(self, copier: LogCopier, clock: Callable[[], float] = time.monotonic) -> None:
-        self._copier, self._clock, self._lock = copier, clock, threading.Lock()
-        self._waiting: dict[str, float] = {}
-
-    def is_read(self, pod_name: str, path: Path, *, has_begun: bool) -> bool:
-        """Return whether the log at `path` is complete, written by this process or another. A log that no process
-        begins to copy within BEGINNING_SECONDS, or that stays incomplete for LOG_SECONDS, counts as read. `has_begun`:
-        whether the pod's container ever began."""
-        if self._copier.is_wanted(pod_name):
-            return self._copier.wait_drained(pod_name, DRAINED_SECONDS)
-        if not path.exists():
-            return not has_begun or self._waited_seconds(pod_name) > BEGINNING_SECONDS
-        return tail(path, 1).complete or self._waited_seconds(pod_name) > LOG_SECONDS
-
-    def _waited_seconds(self, pod_name: str) -> float:
-        """Return the time since the first call for this pod."""
-        with self._lock:
-            return self._clock() - self._waiting.setdefault(pod_name, self._clock())
-
-    def forget(self, pod_name: str) -> None:
-        with self._lock:
-            self._waiting.pop(pod_name, None)
 
 
 def _words(error: Exception) -> str:

@@ -53,7 +53,6 @@ class LogSource:
     """
 
     path: str
-    container: str
     has_started: bool
     end_word: str = ""
     started_ms: int | None = None
@@ -139,11 +138,10 @@ class LogCopy:
         """Store the new lines of a stream. That of an ended pod ends where the output ends."""
         lines, since = Lines(), self.cursor.since()
         self.cursor.begin()
-        asked = {"container": self._source.container, "timestamps": "true", **query}
         if since is not None and "tailLines" not in query:
             # `sinceTime` has whole seconds; the cursor skips what was read before.
-            asked["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
-        async with self._streams.open(self._source.path, asked) as stream:
+            query = {**query, "sinceTime": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        async with self._streams.open(self._source.path, query) as stream:
             self.is_followed = self.is_followed and bool(self._source.end_word)
             self.gaps.listen(self._source.time_ms(), self._source.started_ms)
             try:
@@ -198,7 +196,7 @@ class LogCopy:
         """Ask the node when its log file begins, and write a gap record if it is a later file than before."""
         self._checked_at = time.monotonic()
         try:
-            began_ms = await self._streams.file_began_ms(self._source.path, self._source.container)
+            began_ms = await self._streams.file_began_ms(self._source.path)
         except PASSING as error:
             # The check is optional: it must not end a working stream or prevent the end record.
             log.debug("%s: when its file began is not known: %s", self._source.path, error)

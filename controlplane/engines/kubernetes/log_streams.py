@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 
+from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.log_cursor import stamp_ms
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
@@ -62,9 +63,10 @@ class LogStreams:
     async def open(
         self, path: str, query: Mapping[str, str], *, turn_seconds: float = TURN_SECONDS
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """Context manager that opens a followed log. `path`: the pod's path in the API, up to `/log`. Raise
-        ApiError if the server refuses the request, EngineUnreachable or one of aiohttp's errors if it does not
-        answer."""
+        """Context manager that opens the log of a pod's main container, with timestamps. `path`: the pod's path in
+        the API, up to `/log`. Raise ApiError if the server refuses the request, EngineUnreachable or one of
+        aiohttp's errors if it does not answer."""
+        query = {"container": names.MAIN_CONTAINER, "timestamps": "true", **query}
         access, on_thread = self._client.access, asyncio.get_running_loop().run_in_executor
         headers = await on_thread(self._threads, self._take_turn, path, query, turn_seconds)
         timeout = aiohttp.ClientTimeout(
@@ -95,13 +97,13 @@ class LogStreams:
         self._client.take_turn("GET", path, query, priority=FOLLOW, timeout_seconds=turn_seconds)
         return self._client.access.headers()
 
-    async def file_began_ms(self, path: str, container: str) -> int | None:
+    async def file_began_ms(self, path: str) -> int | None:
         """Return the time of the first line in the node's present file of a log, in Unix ms; None for an empty
         file. Does not wait for the rate limit.
 
         Raise the exceptions of `open`, and TimeoutError after FILE_SECONDS.
         """
-        query = {"container": container, "timestamps": "true", "limitBytes": str(_HEAD_BYTES)}
+        query = {"limitBytes": str(_HEAD_BYTES)}
         async with asyncio.timeout(FILE_SECONDS), self.open(path, query, turn_seconds=0) as stream:
             stamp = (await stream.read()).partition(b" ")[0]
         try:

@@ -140,14 +140,6 @@ def stop_patch(*, has_ended: bool) -> dict[str, Any]:
     return {"metadata": {"labels": {names.STOPPED: names.AFTER_ITS_END if has_ended else "true"}}}
 
 
-def release_patch(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merge patch that removes our finalizer and keeps others. The server answers 409 if the pod has
-    changed."""
-    metadata = raw["metadata"]
-    kept = [finalizer for finalizer in metadata.get("finalizers", ()) if finalizer != names.FINALIZER]
-    return {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": kept or None}}
-
-
 def owner(made: Mapping[str, Any]) -> dict[str, Any]:
     """Return a controller reference to the attempt's anchor. It makes the pod a managed one, and `kubectl drain`
     evicts no others."""

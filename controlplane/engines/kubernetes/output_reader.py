@@ -20,7 +20,6 @@ from controlplane.engines import place_files
 from controlplane.engines.base import STDERR, EngineRefused, Process
 from controlplane.engines.kubernetes import data_pod_objects, manifests, names, output_send
 from controlplane.engines.kubernetes.config import ClusterProfile
-from controlplane.engines.kubernetes.data_pod_objects import CONTAINER
 from controlplane.engines.kubernetes.data_pods import DataPod, end_of, phase_of
 from controlplane.engines.kubernetes.exec import PodProcess
 from controlplane.engines.kubernetes.pod_scripts import python
@@ -86,7 +85,7 @@ class OutputReader:
         top = manifests.CHECKPOINT_DIR.removeprefix(f"{names.WORK_DIR}/") if task.is_of_checkpoints else ""
         command = (*python(output_send), ROOT, "/".join(filter(None, (top, task.path))))
         try:
-            process = PodProcess(self._client.access, self._namespace, pod, CONTAINER, command)
+            process = PodProcess(self._client.access, self._namespace, pod, command)
         except EngineRefused as refused:
             raise Blocked(refused.code, str(refused)) from refused
         receive(process, target, budget, report)

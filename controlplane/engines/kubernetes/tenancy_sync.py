@@ -1,7 +1,8 @@
 """Keep each project's objects in the cluster equal to the wanted ones, even after manual edits.
 
 All objects of a kind are listed by our label once a minute, and when the wanted objects change; an object that is
-already right costs no request. Objects of ours that are no longer wanted are removed.
+already right costs no request. Objects of ours that are no longer wanted are removed, and so are the anchors of
+finished attempts, with which the cluster removes all objects that they own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from controlplane.engines.base import NOT_PERMITTED, EngineRefused
@@ -24,6 +26,10 @@ from controlplane.kubernetes_api.names import Raw
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 60.0
+# Together with the interval of the project sync less than a minute: no orphan may remain for longer.
+SWEEP_SECONDS = 15.0
+# The minimum age of a removed anchor: a delayed start request finds in it that its pod has existed already.
+GRACE_SECONDS = 40.0
 BINDING, NAMESPACE, QUEUE = "RoleBinding", "Namespace", "Queue"
 # Kinds of which unwanted objects are removed. Namespaces are removed with their projects (`forget_project`), and
 # bindings with their namespaces.
@@ -32,7 +38,8 @@ REMOVED = ("ResourceQuota", "NetworkPolicy")
 
 @dataclass(slots=True)
 class Syncer:
-    """Applies differences between wanted and present objects. Used by one thread at a time."""
+    """Applies differences between wanted and present objects. Used by one thread at a time, of the process that holds
+    the loop's lease."""
 
     client: Client
     objects: Objects
@@ -43,12 +50,15 @@ class Syncer:
     _there: dict[str, Raw] = field(default_factory=dict)
     # The identities of the wanted objects at the last listing.
     _wanted: frozenset[str] = frozenset()
-    _checked_at: float = -CHECK_SECONDS
+    _checked_at: float = float("-inf")
+    _swept_at: float = float("-inf")
     # False if the roles cannot be bound; then users of kubectl have no rights, which the cluster check reports.
     _may_bind: bool = True
 
-    def sync(self, wanted: Iterable[Raw]) -> None:
-        """Apply all wanted objects. Raise EngineRefused for the first that failed, after trying the rest."""
+    def sync(self, wanted: Iterable[Raw], pods: Iterable[Raw]) -> None:
+        """Apply all wanted objects, and remove old anchors that belong to none of `pods`, which are all pods of this
+        installation. Raise EngineRefused for the first request that was refused, after trying the rest."""
+        unswept = self._sweep(pods)
         wanted = tuple(wanted)
         identities = frozenset(_identity(body) for body in wanted)
         is_due = time.monotonic() - self._checked_at >= CHECK_SECONDS or identities != self._wanted
@@ -59,8 +69,27 @@ class Syncer:
         first = self._sync_all(wanted)
         if is_due:
             self._remove_unwanted()
-        if first is not None:
-            raise first
+        if refusal := first or unswept:
+            raise refusal
+
+    def _sweep(self, pods: Iterable[Raw]) -> EngineRefused | None:
+        """Remove old anchors once per SWEEP_SECONDS; after a refusal, which is returned, at every call."""
+        # Stored only after a success.
+        began_at = time.monotonic()
+        if began_at - self._swept_at < SWEEP_SECONDS:
+            return None
+        used, now = {_attempt(pod) for pod in pods}, self.client.server_time()
+        try:
+            for anchor in self._list("ConfigMap").values():
+                path, metadata = names.path_of(anchor), anchor["metadata"]
+                age = now - datetime.fromisoformat(metadata["creationTimestamp"])
+                is_left = _attempt(anchor) not in used and not self.objects.is_in_use(path)
+                if is_left and age.total_seconds() > GRACE_SECONDS:
+                    self._remove(path, anchor)
+        except EngineRefused as refusal:
+            return refusal
+        self._swept_at = began_at
+        return None
 
     def _sync_all(self, wanted: tuple[Raw, ...]) -> EngineRefused | None:
         """Apply the objects that differ; return the first refusal, None if there was none."""
@@ -146,9 +175,12 @@ class Syncer:
                 continue
             path = names.path_of(found)
             log.info("%s is not wanted any more: it is removed", path)
-            # A 409 means that a newer object has this name.
-            with refusals(409):
-                self.client.delete(path, uid=found["metadata"]["uid"])
+            self._remove(path, found)
+
+    def _remove(self, path: str, found: Raw) -> None:
+        # A 409 means that a newer object has this name.
+        with refusals(409):
+            self.client.delete(path, uid=found["metadata"]["uid"])
 
     def _may_go(self, found: Raw) -> bool:
         if found["kind"] in self.profile.placement.kinds:
@@ -209,6 +241,11 @@ def _less(found: Any, wanted: Any) -> Raw:
         elif less := _less(value, wanted[key]):
             patch[key] = less
     return patch
+
+
+def _attempt(raw: Raw) -> tuple[str, str, str]:
+    labels = raw["metadata"].get("labels") or {}
+    return raw["metadata"]["namespace"], labels.get(names.JOB_ID, ""), labels.get(names.ATTEMPT, "")
 
 
 def _identity(body: Raw) -> str:

@@ -94,13 +94,6 @@ def test_devices_are_read_as_they_are_written():
         manifests.read_devices("0:1000")
 
 
-def test_only_our_finalizer_is_taken_off():
-    raw = {"metadata": {"resourceVersion": "7", "finalizers": [names.FINALIZER, "other/one"]}}
-    assert manifests.release_patch(raw) == {"metadata": {"resourceVersion": "7", "finalizers": ["other/one"]}}
-    raw["metadata"]["finalizers"] = [names.FINALIZER]
-    assert manifests.release_patch(raw) == {"metadata": {"resourceVersion": "7", "finalizers": None}}
-
-
 def test_the_names_are_names_for_the_longest_ids():
     longest = [names.service_name(JOB, 99999), names.claim_name(JOB, 99999), names.host_name(99999)]
     assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", name) for name in longest)

@@ -1,5 +1,6 @@
 """What the sync of projects makes of refusals; with a real server see tests/kubernetes/test_engine_projects.py."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -27,6 +28,9 @@ class Server:
             return tenancy.namespace(TEAM.name, RESTRICTED)
         return {"items": []}
 
+    def server_time(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
     def apply(self, _path: str, body: dict[str, Any]) -> dict[str, Any]:
         self.applied.append(body["kind"])
         return body
@@ -45,7 +49,7 @@ RBAC = b'{"message": "User \\"yard\\" cannot get resource \\"clusterroles\\" in 
 def test_whoever_may_not_read_roles_makes_projects_without_bindings(words: bytes):
     server = Server(403, words)
     wanted = tenancy.objects([TEAM], RESTRICTED)
-    syncer(server).sync(wanted)
+    syncer(server).sync(wanted, [])
     assert server.applied == [body["kind"] for body in wanted if body["kind"] != BINDING]
     assert "NetworkPolicy" in server.applied
 
@@ -53,5 +57,5 @@ def test_whoever_may_not_read_roles_makes_projects_without_bindings(words: bytes
 def test_another_refusal_of_that_question_is_raised():
     server = Server(401, b"Unauthorized")
     with pytest.raises(EngineRefused, match="credentials"):
-        syncer(server).sync(tenancy.objects([TEAM], RESTRICTED))
+        syncer(server).sync(tenancy.objects([TEAM], RESTRICTED), [])
     assert server.applied == []

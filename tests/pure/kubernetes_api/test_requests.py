@@ -80,12 +80,14 @@ def test_bodies_and_their_types(server, client):
     client.apply("/c/a", body)
     client.merge("/c/a", body)
     client.delete("/c/a", uid="7")
+    client.remove_finalizer("/c/a", "ours/one", uid="7")
     sent = [(method, headers["Content-Type"]) for method, _, headers, _ in server.asked]
     assert sent == [
         ("POST", "application/json"),
         ("PATCH", "application/apply-patch+yaml"),
         ("PATCH", "application/merge-patch+json"),
         ("DELETE", "application/json"),
+        ("PATCH", "application/strategic-merge-patch+json"),
     ]
     assert {data for _, _, _, data in server.asked[:3]} == {b'{"metadata": {"name": "a"}}'}
     assert all(headers["Authorization"] == "Bearer secret-token" for _, _, headers, _ in server.asked)
