@@ -181,7 +181,7 @@ def test_a_queue_of_somebody_else_is_left_as_it_is(
 
 def test_a_job_never_enters_a_queue_of_somebody_else(kube: KubeCluster, engine: KubernetesEngine) -> None:
     engine.sync_projects(())
-    name = kai.project_queue("a", engine._profile)
+    name = engine._profile.namespace_of("a")
     body = {"apiVersion": names.KINDS["Queue"][0], "kind": "Queue", "metadata": {"name": name}, "spec": {}}
     kube.must("POST", names.list_path("Queue"), body)
     job = f"taken-{secrets.token_hex(3)}"

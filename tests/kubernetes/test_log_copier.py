@@ -71,9 +71,7 @@ class SlowLogin(Login):
 def test_a_slow_login_of_one_cluster_does_not_hold_the_logs_of_another(tmp_path: Path) -> None:
     slow, quick = SlowLogin(), Login()
     copiers = [
-        LogCopier(
-            Client(Access("http://127.0.0.1:9", None, login)), lambda name: LogSource("/log", True)
-        )
+        LogCopier(Client(Access("http://127.0.0.1:9", None, login)), lambda name: LogSource("/log", True))
         for login in (slow, quick)
     ]
     try:

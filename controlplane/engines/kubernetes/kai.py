@@ -18,7 +18,6 @@ from controlplane.engines import base
 from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport, Verdict
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.config import ClusterProfile
-from controlplane.engines.kubernetes.manifests import write_devices
 from controlplane.engines.kubernetes.reports import condition_of
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.names import FIELD_MANAGER, key_of
@@ -45,9 +44,6 @@ EVICTION_EVENTS = f"reason={EVICTED},involvedObject.kind=PodGroup"  # field sele
 GROUP_DELAY = timedelta(seconds=30)
 # The longest time between a pod's deletion and the event that names its preemptor.
 EVENT_DELAY = timedelta(seconds=3)
-_EVICTOR = "evictor-pod-group-name"
-_EVICTOR_NAMESPACE = "evictor-pod-group-namespace"
-_CONSOLIDATION = "consolidation"
 
 _GANG = re.compile(r"Resources were found for (\d+) pods while (\d+) are required")
 _SHORT_OF = {"resources: CPU": "cpus", "resources: memory": "memory"}
@@ -71,7 +67,8 @@ def queues(
     found += [_queue(department_queue(item.name, profile), root, item, profile) for item in departments]
     for item in projects:
         parent = department_queue(item.department, profile) if item.department else root
-        found.append(_queue(project_queue(item.name, profile), parent, item, profile))
+        # No other installation has a namespace of this name.
+        found.append(_queue(profile.namespace_of(item.name), parent, item, profile))
     return found
 
 
@@ -83,11 +80,6 @@ def root_queue(profile: ClusterProfile) -> str:
 def department_queue(department: str, profile: ClusterProfile) -> str:
     """Return the name of a department's queue; the dot distinguishes it from every project's."""
     return f"{root_queue(profile)}.{department}"
-
-
-def project_queue(project: str, profile: ClusterProfile) -> str:
-    """Return the name of a project's queue: that of its namespace, which no other installation has."""
-    return profile.namespace_of(project)
 
 
 def _queue(
@@ -149,7 +141,7 @@ def beside(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> 
 
 def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> dict[str, Any]:
     """Return the PodGroup of the pod's attempt; it is the same for all its pods."""
-    queue = project_queue(spec.project, profile)
+    queue = profile.namespace_of(spec.project)
     wanted: dict[str, Any] = {
         "queue": queue,
         "minMember": spec.min_pods,
@@ -167,12 +159,9 @@ def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) 
 
 def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
     """Return a pod in the form that KAI requires: with its scheduler, queue and group, and a share of a device by
-    annotation.
-
-    The annotation of the devices held is removed; `devices_patch` adds it after placement.
-    """
+    annotation. The annotation of the devices held is removed until the pod is placed."""
     metadata = pod["metadata"]
-    labels = {**metadata.get("labels", {}), QUEUE_LABEL: project_queue(spec.project, profile)}
+    labels = {**metadata.get("labels", {}), QUEUE_LABEL: profile.namespace_of(spec.project)}
     noted = {key: value for key, value in metadata.get("annotations", {}).items() if key != names.DEVICES}
     annotations = {
         **noted,
@@ -182,29 +171,10 @@ def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dic
         **share_annotations(spec),
     }
     body = {**pod["spec"], "schedulerName": profile.scheduler_name or SCHEDULER}
-    # KAI chooses the node itself, so nodes to avoid must be excluded in the pod.
-    if spec.avoid_nodes:
-        body["affinity"] = _avoiding(spec.avoid_nodes, body.get("affinity") or {})
     if is_share(spec):
         # KAI assigns a share by annotation; the resource request would add a whole device.
         body["containers"] = [_without(profile.gpu_resource, container) for container in body["containers"]]
     return {**pod, "metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": body}
-
-
-def _avoiding(nodes: Sequence[str], affinity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the affinity with these nodes excluded, in each of its terms, because terms are alternatives."""
-    kind = "requiredDuringSchedulingIgnoredDuringExecution"
-    required = affinity.get("nodeAffinity", {}).get(kind, {"nodeSelectorTerms": [{}]})
-    # A match field accepts only one value, so each node has a field of its own.
-    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
-    terms = [
-        {**term, "matchFields": [*term.get("matchFields", ()), *fields]}
-        for term in required["nodeSelectorTerms"]
-    ]
-    return {
-        **affinity,
-        "nodeAffinity": {**affinity.get("nodeAffinity", {}), kind: {"nodeSelectorTerms": terms}},
-    }
 
 
 def is_share(spec: PodSpec) -> bool:
@@ -241,11 +211,6 @@ def _without(resource: str, container: Mapping[str, Any]) -> dict[str, Any]:
 def group_key(pod: Mapping[str, Any]) -> str:
     metadata = pod["metadata"]
     return key_of(metadata["namespace"], (metadata.get("annotations") or {}).get(POD_GROUP, ""))
-
-
-def devices_patch(spec: PodSpec) -> dict[str, Any]:
-    """Return a merge patch that records the devices of the node on which we count a placed pod."""
-    return {"metadata": {"annotations": {names.DEVICES: write_devices(spec.devices)}}}
 
 
 def verdict(group: Mapping[str, Any], profile: ClusterProfile) -> Verdict | None:
@@ -326,13 +291,14 @@ def eviction(event: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _taker(noted: Mapping[str, str]) -> str:
-    group = noted.get(_EVICTOR, "")
-    if not group or noted.get("evictor-action-type", "").lower() == _CONSOLIDATION:
+    group = noted.get("evictor-pod-group-name", "")
+    if not group or noted.get("evictor-action-type", "").lower() == "consolidation":
         return ""
     parts = base.parts_of(f"{group}-0")
     # The ids of our jobs are UUIDs.
-    is_job = parts is not None and len(parts[0]) == 36
-    return parts[0] if parts is not None and is_job else f"{noted.get(_EVICTOR_NAMESPACE, '')}/{group}"
+    if parts is not None and len(parts[0]) == 36:
+        return parts[0]
+    return f"{noted.get('evictor-pod-group-namespace', '')}/{group}"
 
 
 def without_group(report: PodReport, pod: Mapping[str, Any], now: datetime) -> PodReport:

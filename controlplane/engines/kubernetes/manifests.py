@@ -249,10 +249,7 @@ def _annotations(spec: PodSpec) -> dict[str, str]:
 
 
 def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> dict[str, Any]:
-    named = {
-        "hostname": names.host_name(spec.rank),
-        "subdomain": names.service_name(spec.job_id, spec.attempt),
-    }
+    is_named = has_service(spec)
     secrets = dict.fromkeys((*profile.image_pull_secrets, *spec.image_pull_secrets))
     container = without_empty(_container(spec, profile, node))
     return {
@@ -272,16 +269,15 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
         "affinity": _affinity(spec, profile),
         "tolerations": _tolerations(spec, profile, node),
         "securityContext": pod_security(profile),
-        **(named if has_service(spec) else {}),
-        **(_HOST_NETWORK if profile.host_network else {}),
+        "hostname": names.host_name(spec.rank) if is_named else "",
+        "subdomain": names.service_name(spec.job_id, spec.attempt) if is_named else "",
+        "hostNetwork": profile.host_network or None,
+        "dnsPolicy": "ClusterFirstWithHostNet" if profile.host_network else "",
         "dnsConfig": mpi.dns_config(spec, profile.namespace_of(spec.project)),
         "initContainers": code_delivery.init_containers(spec, container, profile.code_image),
         "containers": [container],
         "volumes": [{"name": name, **source} for name, (_, source) in _volumes(spec, profile).items()],
     }
-
-
-_HOST_NETWORK = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
 
 
 def _container(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> dict[str, Any]:
@@ -384,25 +380,30 @@ def _volumes(spec: PodSpec, profile: ClusterProfile) -> mounts.Volumes:
 
 
 def _affinity(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the affinity to the chosen node. Not by `nodeName`: with an affinity kube-scheduler still checks and
-    binds the pod, which taints, device plugins and WaitForFirstConsumer volumes need."""
+    """Return the affinity to the chosen node, or to the pools and without the nodes to avoid if the cluster's own
+    scheduler chooses. Not by `nodeName`: with an affinity kube-scheduler still checks and binds the pod, which taints,
+    device plugins and WaitForFirstConsumer volumes need."""
     if spec.node:
         return on_nodes([spec.node])
-    if spec.node_pools:
-        terms = profile.pool_terms(spec.node_pools)
-        return _required([{"matchExpressions": expressions} for expressions in terms])
-    return {}
+    avoided = [_is_node(node, "NotIn") for node in spec.avoid_nodes]
+    pools = [{"matchExpressions": each} for each in profile.pool_terms(spec.node_pools)]
+    # In every term, because terms are alternatives.
+    return _required([{**term, "matchFields": avoided} for term in pools or [{}]] if avoided else pools)
 
 
 def on_nodes(nodes: Iterable[str]) -> dict[str, Any]:
     """Return the affinity of a pod that may run on these nodes; {} for any."""
-    # A field takes one value in each term; terms are alternatives.
-    fields = [{"key": "metadata.name", "operator": "In", "values": [node]} for node in nodes]
-    return _required([{"matchFields": [each]} for each in fields]) if fields else {}
+    return _required([{"matchFields": [_is_node(node, "In")]} for node in nodes])
+
+
+def _is_node(node: str, operator: str) -> dict[str, Any]:
+    # A match field accepts only one value.
+    return {"key": "metadata.name", "operator": operator, "values": [node]}
 
 
 def _required(terms: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    kind = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {"nodeAffinity": {kind: {"nodeSelectorTerms": terms}}} if terms else {}
 
 
 def _tolerations(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, str]]:

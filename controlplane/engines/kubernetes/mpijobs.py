@@ -69,11 +69,6 @@ def host_of(launcher: PodSpec) -> PodSpec:
     return replace(launcher, name=name, rank=1, role="worker", launches=(), is_host=True)
 
 
-def host_profile(profile: ClusterProfile) -> ClusterProfile:
-    """Return the profile without persistent working directories, because one template cannot name a claim per host."""
-    return replace(profile, work_storage_class="")
-
-
 def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> dict[str, Any]:
     """Return the MPIJob of the launcher's `spec`. `launcher` and `host` are our manifests of these pods;
     `made` is the anchor.

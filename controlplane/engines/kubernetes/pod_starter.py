@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, NodeReport, PodSpec
-from controlplane.engines.kubernetes import kai, manifests, mpi, mpijobs, names, reports, tenancy
+from controlplane.engines.kubernetes import manifests, mpi, mpijobs, names, reports, tenancy
 from controlplane.engines.kubernetes.api_errors import refusal_of, refusals
 from controlplane.engines.kubernetes.cluster_cache import Watching
 from controlplane.engines.kubernetes.config import ClusterProfile
@@ -102,7 +103,8 @@ class PodStarter:
         if spec.launches:
             if (claim := manifests.work_claim(spec, self._profile)) is not None:
                 self._objects.make_remembered(claim)
-            host = render(mpijobs.host_of(spec), mpijobs.host_profile(self._profile))
+            # One template cannot name a claim per host.
+            host = render(mpijobs.host_of(spec), replace(self._profile, work_storage_class=""))
             self._objects.make_remembered(mpijobs.mpi_job(spec, pod, host, anchor))
         found = self._operated(names.operated(mpijobs.mpi_job_name(spec), spec.rank))
         try:
@@ -129,8 +131,10 @@ class PodStarter:
         """Record the devices of a pod that the cluster's scheduler has placed. Does nothing for a pod that is gone."""
         if known is None or reports.devices_of(known) == spec.devices:
             return
+        noted = {names.DEVICES: manifests.write_devices(spec.devices)}
         with refusals(404):
-            self._pods.observe(self._client.merge(names.pod_path(known), kai.devices_patch(spec)))
+            patch = {"metadata": {"annotations": noted}}
+            self._pods.observe(self._client.merge(names.pod_path(known), patch))
 
 
 def _new_key_pair() -> tuple[str, str]:

@@ -120,7 +120,7 @@ class KaiScheduler(Scheduler):
                 self._client.delete(path, uid=found["metadata"]["uid"])
 
     def _queue_path(self, project: str) -> str:
-        return f"{names.list_path('Queue')}/{kai.project_queue(project, self._profile)}"
+        return f"{names.list_path('Queue')}/{self._profile.namespace_of(project)}"
 
     def close(self) -> None:
         self._groups.close()
@@ -131,11 +131,9 @@ class KaiScheduler(Scheduler):
         after a CRD was removed. If only the evictions cannot be read, the verdict itself remains valid."""
         if trouble := self._groups.trouble:
             return Verdict(ENGINE_UNREACHABLE, f"KAI's pod groups cannot be read: {trouble}")
-        if trouble := self._evictions.trouble:
-            words = f"KAI's evictions cannot be read: {trouble}"
-            return (
-                replace(said, message=f"{said.message} {words}")
-                if said
-                else Verdict(ENGINE_UNREACHABLE, words)
-            )
-        return said
+        if not (trouble := self._evictions.trouble):
+            return said
+        words = f"KAI's evictions cannot be read: {trouble}"
+        return (
+            replace(said, message=f"{said.message} {words}") if said else Verdict(ENGINE_UNREACHABLE, words)
+        )

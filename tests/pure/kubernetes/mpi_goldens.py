@@ -24,7 +24,7 @@ def job(launcher: PodSpec, profile: ClusterProfile) -> list[dict[str, Any]]:
     made = mpijobs.marked(anchor(launcher, profile), launcher)
     pods = (
         manifests.pod(launcher, profile, node(), made),
-        manifests.pod(mpijobs.host_of(launcher), mpijobs.host_profile(profile), node(), made),
+        manifests.pod(mpijobs.host_of(launcher), replace(profile, work_storage_class=""), node(), made),
     )
     return [
         mpijobs.marked(manifests.anchor(launcher, profile), launcher),

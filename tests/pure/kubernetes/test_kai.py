@@ -83,8 +83,8 @@ def test_the_root_has_what_its_children_have():
 
 
 def test_no_project_and_department_share_a_queue():
-    assert kai.department_queue("x", PROFILE) != kai.project_queue("x", PROFILE)
-    longest = kai.project_queue("p" * 50, replace(PROFILE, namespace_prefix="n" * 12))
+    assert kai.department_queue("x", PROFILE) != PROFILE.namespace_of("x")
+    longest = replace(PROFILE, namespace_prefix="n" * 12).namespace_of("p" * 50)
     assert len(longest) <= 63  # it is a label's value too
 
 
