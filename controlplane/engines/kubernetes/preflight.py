@@ -61,9 +61,9 @@ Step: TypeAlias = Callable[[Client, ClusterProfile], Checks]
 Row: TypeAlias = tuple[Any, str, str] | tuple[Any, str, str, str]
 
 
-def _first(name: str, *rows: Row) -> list[Check]:
+def _first(name: str, *rows: Row, found: tuple[str, ...] = ()) -> list[Check]:
     """Return [the check `name` with the texts of the first row whose condition holds]; [] if none does."""
-    return next(([Check(name, *row[1:])] for row in rows if row[0]), [])
+    return next(([replace(Check(name, *row[1:]), found=found)] for row in rows if row[0]), [])
 
 
 def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
@@ -72,19 +72,15 @@ def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
     Messages quote responses of the server, which may contain what it was sent. So parts of the credentials are
     removed here, the one place that all messages pass.
     """
-    secrets = secrets_of(str((settings.get("credentials") or {}).get("kubeconfig") or ""))
-    return tuple(replace(check, message=hidden(check.message, secrets)) for check in _found(settings))
-
-
-def _found(settings: Mapping[str, Any]) -> tuple[Check, ...]:
+    credentials = settings.get("credentials") or {}
     try:
-        access = access_from(settings.get("credentials") or {})
-        profile = profile_from(settings)
+        found = check_access(access_from(credentials), profile_from(settings))
     except EngineRefused as refusal:
-        return (Check("credentials", FAILED, refusal.message),)
+        found = (Check("credentials", FAILED, refusal.message),)
     except SettingsInvalid as error:
-        return (Check("settings", FAILED, str(error)),)
-    return check_access(access, profile)
+        found = (Check("settings", FAILED, str(error)),)
+    secrets = secrets_of(str(credentials.get("kubeconfig") or ""))
+    return tuple(replace(check, message=hidden(check.message, secrets)) for check in found)
 
 
 def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
@@ -118,17 +114,19 @@ def _outcome_of(step: Step, client: Client, profile: ClusterProfile) -> tuple[Ch
     try:
         return tuple(step(client, profile))
     except (EngineUnreachable, EngineRefused) as error:
-        return (Check(name, FAILED, str(error)),)
+        words = str(error)
     except ApiError as error:
         if error.reason == "Unauthorized":
-            return (Check("identity", FAILED, f"{server} does not accept the credentials: {error.message}"),)
-        # Without a Status object the response is not from an API server, so its text is not shown.
-        if not error.reason:
-            return (Check(name, FAILED, _not_kubernetes(server, f"it answers {error.status}")),)
-        return (Check(name, FAILED, f"{server} answers {error}"),)
+            name, words = "identity", f"{server} does not accept the credentials: {error.message}"
+        elif error.reason:
+            words = f"{server} answers {error}"
+        else:
+            # Without a Status object the response is not from an API server, so its text is not shown.
+            words = _not_kubernetes(server, f"it answers {error.status}")
     except (KeyError, TypeError, AttributeError, ValueError):
         # Not chained or quoted, because its text may contain what was sent.
-        return (Check(name, FAILED, _not_kubernetes(server, "its answer is not what one gives")),)
+        words = _not_kubernetes(server, "its answer is not what one gives")
+    return (Check(name, FAILED, words),)
 
 
 def _not_kubernetes(server: str, why: str) -> str:
@@ -148,12 +146,12 @@ def _credentials(client: Client, profile: ClusterProfile) -> Checks:
 
 def _reachable(client: Client, profile: ClusterProfile) -> Checks:
     version = client.get("/version", timeout_seconds=_CALL_SECONDS)
-    if not isinstance(version, dict) or not str(version.get("gitVersion", "")).startswith("v"):
-        return [Check("reachable", FAILED, _not_kubernetes(client.access.server, "it tells no version"))]
-    name, minor = version["gitVersion"], _number(version.get("minor"))
+    name, minor = str(version.get("gitVersion", "")), _number(version.get("minor"))
     is_old = version.get("major") != "1" or minor < OLDEST
+    unknown = _not_kubernetes(client.access.server, "it tells no version")
     return _first(
         "reachable",
+        (not name.startswith("v"), FAILED, unknown),
         (is_old, FAILED, f"This is Kubernetes {name}; Trainyard needs 1.{OLDEST} or newer."),
         (minor > NEWEST, WARNING, f"This is Kubernetes {name}; Trainyard was tried up to 1.{NEWEST}."),
         (True, OK, f"Kubernetes {name} at {client.access.server}."),
@@ -243,34 +241,37 @@ def _may_make(client: Client, body: dict[str, Any]) -> bool:
     return True
 
 
-def _gpus(client: Client, profile: ClusterProfile) -> Iterator[Check]:
+def _gpus(client: Client, profile: ClusterProfile) -> Checks:
     nodes = _listed(client, "/api/v1/nodes", limit=_NODES)
     if nodes is None:
-        return
-    found: Counter[str] = Counter()
+        return []
+    resource, total, labels = profile.gpu_resource, Counter[str](), list[Mapping[str, str]]()
     for node in nodes:
-        for name, amount in (node["status"].get("allocatable") or {}).items():
-            if "gpu" in name.rpartition("/")[2] and _number(amount):
-                found[name] += _number(amount)
-    resource, with_it = profile.gpu_resource, [node for node in nodes if _has(node, profile.gpu_resource)]
-    if not with_it:
-        others = f" There is {', '.join(sorted(found))}." if found else ""
-        words = f"No node of {len(nodes)} gives out {resource}: is its device plugin installed?{others}"
-        yield Check("gpus", WARNING, words, "Jobs with GPUs wait until there is such a node.")
-        return
-    yield Check("gpus", OK, f"{found[resource]} of {resource} on {len(with_it)} of {len(nodes)} nodes.")
-    yield from _gpu_labels(with_it, profile)
+        allocatable = node["status"].get("allocatable") or {}
+        gpus = {name for name in allocatable if name == resource or "gpu" in name.rpartition("/")[2]}
+        total.update({name: _number(allocatable[name]) for name in gpus})
+        if _number(allocatable.get(resource)):
+            labels.append(node["metadata"].get("labels") or {})
+    others = f" There is {', '.join(sorted(+total))}." if +total else ""
+    none = f"No node of {len(nodes)} gives out {resource}: is its device plugin installed?{others}"
+    there = f"{total[resource]} of {resource} on {len(labels)} of {len(nodes)} nodes."
+    return _first(
+        "gpus",
+        (not labels, WARNING, none, "Jobs with GPUs wait until there is such a node."),
+        (True, OK, there),
+    ) + (_gpu_labels(labels, profile) if labels else [])
 
 
-def _gpu_labels(nodes: Sequence[Mapping[str, Any]], profile: ClusterProfile) -> Iterator[Check]:
-    labels = [node["metadata"].get("labels") or {} for node in nodes]
-    if not all("nvidia.com/gpu.memory" in each for each in labels):
-        words = "Some GPU nodes have no label nvidia.com/gpu.memory (GPU feature discovery)."
-        yield Check("gpu_labels", WARNING, words, "Model and memory of their GPUs are not known.")
-    shared = [each for each in labels if _number(each.get("nvidia.com/gpu.replicas")) > 1]
-    ways = sorted({each.get("nvidia.com/gpu.sharing-strategy", "time-slicing") for each in shared})
+def _gpu_labels(labels: Sequence[Mapping[str, str]], profile: ClusterProfile) -> list[Check]:
+    """Check the labels of the nodes with GPUs."""
+    is_known = all(names.GPU_MEMORY in each for each in labels)
+    unknown = f"Some GPU nodes have no label {names.GPU_MEMORY} (GPU feature discovery)."
+    shared = [each for each in labels if _number(each.get(names.GPU_REPLICAS)) > 1]
+    ways = sorted({each.get(names.SHARING_STRATEGY, "time-slicing") for each in shared})
     how = "the device plugin's replicas, by time-slicing or MPS"
-    yield from _first(
+    return _first(
+        "gpu_labels", (not is_known, WARNING, unknown, "Model and memory of their GPUs are not known.")
+    ) + _first(
         "sharing",
         (profile.scheduler == KAI, OK, "KAI gives out shares of GPUs."),
         (shared, OK, f"{len(shared)} nodes share their GPUs by {', '.join(ways)}."),
@@ -292,9 +293,12 @@ def _storage(client: Client, profile: ClusterProfile) -> Checks:
     cached = f"Datasets are cached on volumes of {profile.cache_size} of the storage class {caches}."
     lost = "Working directories and checkpoints in them are lost with their pods."
     return [
-        Check("storage_classes", OK, f"Storage classes of volumes: {', '.join(offered)}.", found=offered)
-        if offered
-        else Check("storage_classes", WARNING, "There is no storage class.", "Volumes cannot be made."),
+        *_first(
+            "storage_classes",
+            (offered, OK, f"Storage classes of volumes: {', '.join(offered)}."),
+            (True, WARNING, "There is no storage class.", "Volumes cannot be made."),
+            found=offered,
+        ),
         *_first(
             "caches",
             (not caches, WARNING, none, "Jobs mount no datasets."),
@@ -327,29 +331,23 @@ def _snapshots(client: Client, profile: ClusterProfile) -> Checks:
 
 def _mpi_operator(client: Client, profile: ClusterProfile) -> Checks:
     """Check the MPI operator. `mpi_operator` is ok only if it is installed and we may use it (see
-    Cluster.has_found)."""
-    is_there = _has_kind(client, "MPIJob")
-    is_required = profile.mpi_operator and not is_there
-    if not is_required and (why := _why_own_launcher(client, profile, is_there=is_there)):
-        return [Check("mpi_launcher", OK, f"{why}: mpi jobs use Trainyard's own launcher.")]
-    absent = "The setting mpi_operator is on, and the cluster has no MPIJob v2beta1."
+    Cluster.has_found); without the setting, what speaks against it selects our own launcher."""
+    is_there, chosen = _has_kind(client, "MPIJob"), profile.mpi_operator
+    rules = [rule for rule in rbac.NEEDED if rule.when == rbac.WITH_MPI_OPERATOR]
+    is_allowed = is_there and all(_may(client, rule, verb) for rule in rules for verb in rule.verbs)
+    own = "mpi jobs use Trainyard's own launcher."
+    lost = "The MPI operator would not keep hosts' working directories"
     return _first(
+        "mpi_launcher",
+        (chosen is False, OK, f"mpi_operator is off: {own}"),
+        (not chosen and not is_there, OK, f"No MPI operator: {own}"),
+        (not chosen and profile.work_storage_class, OK, f"{lost}: {own}"),
+        (not chosen and not is_allowed, OK, f"We may not create the MPI operator's MPIJobs: {own}"),
+    ) or _first(
         "mpi_operator",
-        (is_required, FAILED, absent, "mpi jobs cannot run."),
-        (True, OK, "MPIJob v2beta1 is there: mpi jobs are given to the MPI operator."),
+        (is_there, OK, "MPIJob v2beta1 is there: mpi jobs are given to the MPI operator."),
+        (True, FAILED, "mpi_operator is on, and the cluster has no MPIJob v2beta1.", "mpi jobs cannot run."),
     )
-
-
-def _why_own_launcher(client: Client, profile: ClusterProfile, *, is_there: bool) -> str:
-    if profile.mpi_operator is False:
-        return "mpi_operator is off"
-    if not is_there:
-        return "No MPI operator"
-    if profile.mpi_operator is None and profile.work_storage_class:
-        return "The MPI operator would not keep hosts' working directories"
-    rules = (rule for rule in rbac.NEEDED if rule.when == rbac.WITH_MPI_OPERATOR)
-    is_ours = all(_may(client, rule, verb) for rule in rules for verb in rule.verbs)
-    return "" if is_ours or profile.mpi_operator else "We may not create the MPI operator's MPIJobs"
 
 
 def _kai(client: Client, profile: ClusterProfile) -> Checks:
@@ -404,10 +402,6 @@ def _has_kind(client: Client, kind: str) -> bool:
         # The API group is announced but not served.
         return False
     return any(each.get("name") == resource for each in found["resources"])
-
-
-def _has(node: Mapping[str, Any], resource: str) -> bool:
-    return _number((node["status"].get("allocatable") or {}).get(resource)) > 0
 
 
 def _number(text: Any) -> int:
