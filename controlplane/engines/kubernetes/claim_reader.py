@@ -44,13 +44,12 @@ class ClaimReader:
         """Return the entries of a directory, the content of a file, and whether a directory has more entries. Raise
         ContentMissing if the path does not exist, Blocked if the pod cannot run or the path cannot be read,
         Unreachable if the cluster does not answer, and what `budget` raises."""
-        pod = DataPod(
-            self._client, self._profile.namespace_of(self._project), _name(task), "reads files of volumes"
-        )
+        name, namespace = f"trainyard-reader-{task.name}", self._profile.namespace_of(self._project)
+        pod = DataPod(self._client, namespace, name, "reads files of volumes")
         pod.remove_older(LEFT_SECONDS, selector({names.DATA_OF: self._profile.installation, **LABELS}))
         node = _node_for(_bound(pod.claim(claim_name(task.volume))), pod)
         try:
-            pod.create(_pod(self._project, self._profile, task, node))
+            pod.create(_pod(name, self._project, self._profile, task, node))
             return _parsed(pod.printed(budget, _REASONS, "not_read", is_passing=False, seconds=START_SECONDS))
         except ApiError as error:
             words = line(f"The log of the pod that reads files of volumes: {error}")
@@ -85,7 +84,7 @@ def _node_for(claim: Raw, pod: DataPod) -> str:
     return ""
 
 
-def _pod(project: str, profile: ClusterProfile, task: ReadTask, node: str) -> dict[str, Any]:
+def _pod(name: str, project: str, profile: ClusterProfile, task: ReadTask, node: str) -> dict[str, Any]:
     env = {
         claim_list.ROOT: ROOT,
         claim_list.PATH: b64encode(task.path).decode(),
@@ -94,7 +93,7 @@ def _pod(project: str, profile: ClusterProfile, task: ReadTask, node: str) -> di
         claim_list.IS_FILE: "yes" if task.is_file else "",
     }
     return data_pod_objects.pod(
-        _name(task),
+        name,
         project,
         profile,
         claim=claim_name(task.volume),
@@ -106,10 +105,6 @@ def _pod(project: str, profile: ClusterProfile, task: ReadTask, node: str) -> di
         seconds=POD_SECONDS,
         node=node,
     )
-
-
-def _name(task: ReadTask) -> str:
-    return f"trainyard-reader-{task.name}"
 
 
 def _parsed(lines: Iterable[Mapping[str, Any]]) -> tuple[list[Child], bytes, bool]:

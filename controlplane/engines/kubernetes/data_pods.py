@@ -44,9 +44,7 @@ class DataPod:
             # Names are fixed per task, so a repeat finds what the first try created.
             if error.reason == "AlreadyExists":
                 return False
-            # Passing: an operator may raise a quota or grant a right, and a new namespace takes a moment. A 422
-            # is final.
-            raise Blocked("refused", line(str(error)), is_passing=error.status in (403, 404, 409)) from error
+            raise _refused(error) from error
         return True
 
     def found(self) -> Raw | None:
@@ -63,7 +61,7 @@ class DataPod:
         try:
             self._client.delete(f"{self._claims}/{name}")
         except ApiError as error:
-            raise Blocked("refused", line(str(error)), is_passing=True) from error
+            raise _refused(error) from error
 
     def _read(self, path: str, query: Mapping[str, str] = {}) -> Raw | None:
         try:
@@ -71,7 +69,7 @@ class DataPod:
         except ApiError as error:
             if error.status == 404:
                 return None
-            raise Blocked("refused", line(str(error))) from error
+            raise _refused(error) from error
         return found
 
     def others(self, **selectors: str) -> Sequence[Raw]:
@@ -166,14 +164,10 @@ class DataPod:
                 read_at = time.monotonic()
             # A stream that ends for its silence has already lasted SILENCE_SECONDS.
             elif time.monotonic() - read_at > SILENCE_SECONDS + UNREAD_SECONDS:
-                raise self._unread(pod, trouble)
+                where = f"The pod that {self._work} runs on {pod['spec'].get('nodeName')}"
+                raise Blocked("log_not_read", line(f"{where}, and its log cannot be read: {trouble}"))
             # The pod object shows the end a moment after its log does.
             self.wait(pod)
-
-    def _unread(self, pod: Raw, trouble: Exception) -> Blocked:
-        node = pod["spec"].get("nodeName")
-        words = f"The pod that {self._work} runs on {node}, and its log cannot be read: {trouble}"
-        return Blocked("log_not_read", line(words), is_passing=True)
 
     def require_python(self, ended: Raw) -> None:
         """Raise Blocked if the container ended because its image lacks python3."""
@@ -188,6 +182,11 @@ class DataPod:
         self.require_python(ended)
         words, reason = line(words_of(ended)), reasons.get(code, otherwise)
         raise Blocked(reason, words, is_passing=is_passing) if reason else ContentMissing(words)
+
+
+def _refused(error: ApiError) -> Blocked:
+    # All but an invalid object may pass: a quota is raised, a right is granted, a new namespace becomes usable.
+    return Blocked("refused", line(error), is_passing=error.status not in (400, 422))
 
 
 def phase_of(pod: Raw) -> str:
@@ -225,7 +224,5 @@ def _waits(pod: Raw) -> str:
     """Return the cluster's explanation of why a pod has not started."""
     waiting = (_status(pod).get("state") or {}).get("waiting") or {}
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    refused: Raw = next(
-        (one for one in conditions if one.get("status") == "False" and one.get("message")), {}
-    )
-    return str(waiting.get("message") or refused.get("message") or waiting.get("reason") or "no reason given")
+    refused = (one["message"] for one in conditions if one.get("status") == "False" and one.get("message"))
+    return str(waiting.get("message") or next(refused, "") or waiting.get("reason") or "no reason given")

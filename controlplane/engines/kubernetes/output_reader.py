@@ -70,6 +70,7 @@ class OutputReader:
             pod.remove()
 
     def _pod(self, name: str, claim: str) -> dict[str, Any]:
+        """Return a pod that only waits for the exec."""
         return data_pod_objects.pod(
             name,
             self._project,

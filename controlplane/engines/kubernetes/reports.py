@@ -104,17 +104,16 @@ def unreadable(raw: Raw, error: Exception) -> PodReport:
     """Return the report of a pod that `pod_report` cannot read. The pod may run, so its devices stay held."""
     state = base.STARTING if _phase(raw) in ("", "Pending") else base.RUNNING
     name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
-    said = f"{type(error).__name__}: {error}"
-    why = _said(f"The cluster shows pod {name} in a way that cannot be read", said)
+    sentence = f"The cluster shows pod {name} in a way that cannot be read"
+    why = _said(sentence, type(error).__name__, error)
     words = line(f"{why} Its devices stay held until it can be, or is gone.")
     return _open(raw, state, base.POD_UNREADABLE, words)
 
 
 def has_ended(raw: Raw) -> bool:
     """Return whether the pod object alone proves that the pod's command has ended."""
-    is_unbound = not _node_name(raw)
     is_over = bool(raw["metadata"].get("deletionTimestamp")) or _is_gated(raw)
-    return _phase(raw) in TERMINAL or (is_unbound and is_over)
+    return _phase(raw) in TERMINAL or (is_over and not _node_name(raw))
 
 
 def is_running(raw: Raw) -> bool:
@@ -158,21 +157,19 @@ def _final(raw: Raw, nodes: Mapping[str, Raw]) -> PodReport:
     """Return the report of a pod in a final phase. If the cluster declared it failed while its container ran, it is
     proven gone only when its node is gone or out of service."""
     state = main_status(raw).get("state") or {}
-    is_gone = "running" not in state or _is_dead(_node_name(raw), nodes)
-    return _ended(raw, state.get("terminated") or {}, is_gone=is_gone)
+    is_dead = _node_name(raw) not in nodes or OUT_OF_SERVICE in _taints(raw, nodes)
+    return _ended(raw, state.get("terminated") or {}, is_gone=is_dead or "running" not in state)
 
 
 def _ended(raw: Raw, ended: Raw, *, is_gone: bool) -> PodReport:
     """Return the report of a pod whose command has ended, or whose container never began. `ended`: the terminated
     state of its container, {} without one."""
     code = ended.get("exitCode")
-    has_succeeded = code == 0 or (code is None and _phase(raw) == "Succeeded")
-    if has_succeeded:
-        reason = base.STOPPED if _is_stopped(raw) else base.COMPLETED
-        message = "Stopped." if _is_stopped(raw) else "The command ended with exit code 0."
-        return _end(raw, reason, message, is_gone=is_gone, ended=ended, state=base.SUCCEEDED)
-    reason, message = _why(raw, ended)
-    return _end(raw, reason, message, is_gone=is_gone, ended=ended)
+    if not (code == 0 or (code is None and _phase(raw) == "Succeeded")):
+        return _end(raw, *_why(raw, ended), is_gone=is_gone, ended=ended)
+    success = base.COMPLETED, "The command ended with exit code 0."
+    why = (base.STOPPED, "Stopped.") if _is_stopped(raw) else success
+    return _end(raw, *why, is_gone=is_gone, ended=ended, state=base.SUCCEEDED)
 
 
 def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
@@ -181,8 +178,7 @@ def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
         return base.STOPPED, "Stopped." if ended else "Stopped before it was started."
     if ended.get("reason") == "OOMKilled":
         return base.OUT_OF_MEMORY, _out_of_memory(raw)
-    by_cluster = _taken_away(raw) or _rejected(raw, ended)
-    if by_cluster:
+    if by_cluster := _taken_away(raw) or _rejected(raw, ended):
         return by_cluster
     if ended.get("reason") in START_ERRORS:
         words = str(ended.get("message", ""))
@@ -194,9 +190,7 @@ def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
         return base.NODE_LOST, _said("The node lost the container", ended.get("message"))
     if _was_deleted(raw, ended):
         return base.POD_DELETED, "Somebody deleted the pod in the cluster."
-    if not ended:
-        return _unprepared(raw)
-    return _exit(ended)
+    return _exit(ended) if ended else _unprepared(raw)
 
 
 def _unprepared(raw: Raw) -> tuple[str, str]:
@@ -228,10 +222,8 @@ def _taken_away(raw: Raw) -> tuple[str, str] | None:
 def _rejected(raw: Raw, ended: Raw) -> tuple[str, str] | None:
     """Return why the kubelet rejected the pod (the scheduler's data was outdated); None if it did not."""
     status = _status(raw)
-    if ended or status.get("containerStatuses") or not status.get("reason"):
-        return None
-    # Set for a pod that ran, so this is no rejection; `_why` reports the node's loss.
-    if status["reason"] == "NodeLost":
+    # NodeLost is set for a pod that ran; `_why` reports the node's loss.
+    if ended or status.get("containerStatuses") or status.get("reason") in (None, "", "NodeLost"):
         return None
     return base.UNSCHEDULABLE, _said("Its node refused the pod", status["reason"], status.get("message"))
 
@@ -286,7 +278,7 @@ def _unbound(raw: Raw, now: datetime) -> PodReport:
 def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     """Report a bound pod whose command has not begun."""
     what, words = _obstacle(raw)
-    age = _age(_bound_at(raw), now)
+    age = _bound_seconds(raw, now)
     if what in _PULL_ERRORS:
         limit = REFUSED_PULL_SECONDS if _PULL_REFUSED.search(f"{what} {words}") else PULL_SECONDS
         message = _said("The image cannot be pulled", what, words)
@@ -306,7 +298,7 @@ def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
         return _open(raw, base.STARTING, base.PULLING_IMAGE, message)
     if prepared == "False" and age > MOUNT_SECONDS:
         message = f"Its volumes or its network were not ready on {_node_name(raw)} for {int(age)} s."
-        return _late(raw, base.CONTAINER_NOT_CREATED, message, True)
+        return _end(raw, base.CONTAINER_NOT_CREATED, message, is_gone=False)
     return _open(raw, base.STARTING)
 
 
@@ -334,30 +326,24 @@ def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
     """Return why a bound pod is certainly dead, or "" if it may still run."""
     name = _node_name(raw)
     # Pods and nodes arrive by two watches, and that of the nodes may be behind.
-    if name not in nodes and _age(_bound_at(raw), now) > NODE_GONE_SECONDS:
+    if name not in nodes and _bound_seconds(raw, now) > NODE_GONE_SECONDS:
         return f"Its node {name} was removed from the cluster."
-    if _is_dead(name, nodes) and name in nodes:
+    if OUT_OF_SERVICE in _taints(raw, nodes):
         return f"Its node {name} was declared dead: it carries the taint {OUT_OF_SERVICE}."
     return ""
 
 
 def _trouble(raw: Raw, nodes: Mapping[str, Raw]) -> tuple[str, str]:
     """Return reason and message of what disturbs an unfinished pod and may end it; ("", "") if nothing does."""
-    name = _node_name(raw)
-    taints = _taints(nodes.get(name, {}))
-    if any(taint in taints for taint in SILENT_NODE_TAINTS):
+    if not _taints(raw, nodes).isdisjoint(SILENT_NODE_TAINTS):
         return base.NODE_LOST, (
-            f"Its node {name} does not answer. The pod keeps its devices until the node is back, is removed from the "
-            f"cluster, or is declared dead by the taint {OUT_OF_SERVICE}."
+            f"Its node {_node_name(raw)} does not answer. The pod keeps its devices until the node is back, is "
+            f"removed from the cluster, or is declared dead by the taint {OUT_OF_SERVICE}."
         )
     if raw["metadata"].get("deletionTimestamp") and not _is_stopped(raw):
         words = "Somebody deleted the pod in the cluster; it is ending."
         return _taken_away(raw) or (base.POD_DELETED, words)
     return "", ""
-
-
-def _is_dead(name: str, nodes: Mapping[str, Raw]) -> bool:
-    return name not in nodes or OUT_OF_SERVICE in _taints(nodes[name])
 
 
 # Putting reports together
@@ -401,18 +387,15 @@ def _exit_code(reason: str, ended: Raw, state: str) -> int | None:
 def _fallback_end(raw: Raw) -> datetime | None:
     """Return the best known end time of a pod without a container status. Never `now`, because an end time must not
     change."""
-    times = [
-        _time(condition_of(raw, kind).get("lastTransitionTime")) for kind in ("DisruptionTarget", "Ready")
-    ]
-    times += [_time(raw["metadata"].get(key)) for key in ("deletionTimestamp", "creationTimestamp")]
-    return next((time for time in times if time is not None), None)
+    times = [condition_of(raw, kind).get("lastTransitionTime") for kind in ("DisruptionTarget", "Ready")]
+    times += [raw["metadata"].get(key) for key in ("deletionTimestamp", "creationTimestamp")]
+    return next((_time(time) for time in times if time), None)
 
 
 def _said(sentence: str, *words: object) -> str:
     """Return our sentence and, after a colon, the cluster's own message, on one line."""
-    said = ": ".join(part for part in (line(word or "").rstrip(".") for word in words) if part)
-    text = f"{sentence}: {said}." if said else f"{sentence}."
-    return line(text)
+    parts = (sentence, *(line(word or "").rstrip(".") for word in words))
+    return line(f"{': '.join(filter(None, parts))}.")
 
 
 # Reading objects
@@ -464,14 +447,16 @@ def condition_of(raw: Raw, kind: str) -> Raw:
     return next((one for one in conditions if one.get("type") == kind), {})
 
 
-def _taints(node: Raw) -> tuple[str, ...]:
-    return tuple(taint.get("key", "") for taint in (node.get("spec") or {}).get("taints") or ())
+def _taints(raw: Raw, nodes: Mapping[str, Raw]) -> set[str]:
+    """Return the keys of the taints of the pod's node; none if the node is absent."""
+    node = nodes.get(_node_name(raw), {})
+    return {taint.get("key", "") for taint in (node.get("spec") or {}).get("taints") or ()}
 
 
-def _bound_at(raw: Raw) -> str | None:
-    """Return when the pod was bound to its node, by its PodScheduled condition."""
-    bound: str | None = condition_of(raw, "PodScheduled").get("lastTransitionTime")
-    return bound or raw["metadata"].get("creationTimestamp")
+def _bound_seconds(raw: Raw, now: datetime) -> float:
+    """Return how long ago the pod was bound to its node, by its PodScheduled condition."""
+    bound = condition_of(raw, "PodScheduled").get("lastTransitionTime")
+    return _age(bound or raw["metadata"].get("creationTimestamp"), now)
 
 
 def _age(since: str | None, now: datetime) -> float:
