@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused
@@ -77,31 +77,39 @@ def refusal_of(error: ApiError, kind: str = "object of this kind") -> EngineRefu
     """Return the engine's reason and message for a 4xx response. `kind`: the kind of the requested object."""
     status, message = error.status, error.message
     causes, said = error.details.get("causes") or (), _words(message)
-    if known := _meaning_of(message, _ADMISSION):
-        return known
+    known = _meaning_of(message, _ADMISSION)
     if status in (401, 403):
-        return _forbidden(status, message, causes)
-    if status == 409 and error.reason == "AlreadyExists":
-        return EngineRefused(base.NAME_TAKEN, f"An object of this name exists and is not ours: {said}")
-    if status == 409:
+        known = known or _meaning_of(message, _FORBIDDEN) or _missing_right(message)
+    if known is not None:
+        return known
+    is_ending = "being terminated" in message or any(
+        one.get("reason") == "NamespaceTerminating" for one in causes
+    )
+    # The field and the message of each cause are what the user has to correct.
+    wrong = "; ".join(f"{cause.get('field', '')}: {cause.get('message', '')}" for cause in causes)
+    # fmt: off
+    rows: tuple[tuple[bool, str, str, bool], ...] = (
+        (status in (401, 403) and is_ending, base.NAMESPACE_NOT_OURS,
+         f"The project's namespace is being deleted: {said}", True),
+        (status == 401, base.CREDENTIALS_REFUSED,
+         f"The cluster does not accept our credentials: {said}. Give it new ones.", True),
+        (status == 403, base.ADMISSION_REFUSED, f"The cluster refuses it: {said}", False),
+        (status == 409 and error.reason == "AlreadyExists", base.NAME_TAKEN,
+         f"An object of this name exists and is not ours: {said}", False),
         # Another client changed the object between read and write, which the next try reads again. Quotas under
         # load answer this too.
-        return EngineRefused(base.ADMISSION_REFUSED, f"The object changed meanwhile: {said}", is_passing=True)
-    if status == 422:
-        # The field and the message of each cause are what the user has to correct.
-        wrong = "; ".join(f"{cause.get('field', '')}: {cause.get('message', '')}" for cause in causes)
-        return EngineRefused(
-            base.INVALID_POD, f"The cluster finds the object invalid. {_words(wrong or message)}"
-        )
-    # The namespace is missing, not the object itself.
-    if status == 404 and not error.details.get("name"):
-        words = f"The cluster knows no {kind} (any more): was its definition (CRD) removed? {said}"
-        return EngineRefused(base.DEFINITION_MISSING, words, is_passing=True)
-    if status == 404:
-        words = f"The cluster has no such thing: {said}"
+        (status == 409, base.ADMISSION_REFUSED, f"The object changed meanwhile: {said}", True),
+        (status == 422, base.INVALID_POD, f"The cluster finds the object invalid. {_words(wrong or message)}", False),
+        # Without the name of the object, its kind is not defined.
+        (status == 404 and not error.details.get("name"), base.DEFINITION_MISSING,
+         f"The cluster knows no {kind} (any more): was its definition (CRD) removed? {said}", True),
         # The next try creates a missing namespace again.
-        return EngineRefused(base.ADMISSION_REFUSED, words, is_passing="namespaces" in message)
-    return EngineRefused(base.ADMISSION_REFUSED, f"The cluster refuses it ({status} {error.reason}): {said}")
+        (status == 404, base.ADMISSION_REFUSED, f"The cluster has no such thing: {said}", "namespaces" in message),
+        (True, base.ADMISSION_REFUSED, f"The cluster refuses it ({status} {error.reason}): {said}", False),
+    )
+    # fmt: on
+    code, words, is_passing = next(row[1:] for row in rows if row[0])
+    return EngineRefused(code, words, is_passing=is_passing)
 
 
 def _meaning_of(message: str, meanings: Iterable[_Meaning]) -> EngineRefused | None:
@@ -113,23 +121,14 @@ def _meaning_of(message: str, meanings: Iterable[_Meaning]) -> EngineRefused | N
     return None
 
 
-def _forbidden(status: int, message: str, causes: Iterable[Mapping[str, Any]]) -> EngineRefused:
-    said = _words(message)
-    if known := _meaning_of(message, _FORBIDDEN):
-        return known
-    if "being terminated" in message or any(one.get("reason") == "NamespaceTerminating" for one in causes):
-        words = f"The project's namespace is being deleted: {said}"
-        return EngineRefused(base.NAMESPACE_NOT_OURS, words, is_passing=True)
-    if match := _PERMISSION.search(message):
-        user, verb, resource, group, namespace = match.groups()
-        what = f"{resource}.{group}" if group else resource
-        where = f"in namespace {namespace}" if namespace else "in the cluster"
-        words = f"Our account {user} may not {verb} {what} {where}. Give it that verb by a role."
-        return EngineRefused(base.NOT_PERMITTED, words)
-    if status == 401:
-        words = f"The cluster does not accept our credentials: {said}. Give it new ones."
-        return EngineRefused(base.CREDENTIALS_REFUSED, words, is_passing=True)
-    return EngineRefused(base.ADMISSION_REFUSED, f"The cluster refuses it: {said}")
+def _missing_right(message: str) -> EngineRefused | None:
+    if not (match := _PERMISSION.search(message)):
+        return None
+    user, verb, resource, group, namespace = match.groups()
+    what = f"{resource}.{group}" if group else resource
+    where = f"in namespace {namespace}" if namespace else "in the cluster"
+    words = f"Our account {user} may not {verb} {what} {where}. Give it that verb by a role."
+    return EngineRefused(base.NOT_PERMITTED, words)
 
 
 def _words(text: str) -> str:

@@ -124,10 +124,10 @@ def _taken(
         except ValueError:
             # An unreadable pod must not make its node disappear.
             name = f"{namespace}/{pod['metadata'].get('name')}"
-            odd = (
-                odd
-                or f"Pod {name} on it asks for what is no quantity: nothing new is sent there while it stays."
+            words = (
+                f"Pod {name} on it asks for what is no quantity: nothing new is sent there while it stays."
             )
+            odd = odd or words
     return taken, odd
 
 

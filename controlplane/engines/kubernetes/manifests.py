@@ -102,9 +102,11 @@ def pod(
     Raise EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN, NOT_SUPPORTED).
     """
     metadata = _metadata(spec, profile, spec.name)
+    # With our prefix, because without it a job's own labels could trigger controllers.
+    own = {names.USER_LABEL + key: value for key, value in spec.labels.items() if _is_plain(key, value)}
     metadata["labels"] = {
         **profile.pod_labels,
-        **_user_labels(spec),
+        **own,
         **metadata["labels"],
         names.RANK: str(spec.rank),
         names.ROLE: spec.role,
@@ -122,14 +124,17 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
     labels = {**names.labels(profile.installation, project), **identity}
     metadata = profile.metadata(pod_name, project, labels)
     # The image is never pulled, because the gate is never removed.
-    container = {"name": names.MAIN_CONTAINER, "image": "stopped-before-its-start"}
-    container |= without_empty({"securityContext": container_security(profile)})
+    container = {
+        "name": names.MAIN_CONTAINER,
+        "image": "stopped-before-its-start",
+        "securityContext": container_security(profile),
+    }
     body = {
         "schedulingGates": [{"name": names.STOP_GATE}],
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "securityContext": pod_security(profile),
-        "containers": [container],
+        "containers": [without_empty(container)],
     }
     return names.manifest("Pod", {**metadata, "finalizers": [names.FINALIZER]}, spec=body)
 
@@ -226,13 +231,8 @@ def _metadata(spec: PodSpec, profile: ClusterProfile, name: str) -> dict[str, An
     return profile.metadata(name, spec.project, names.labels_of(spec, profile.installation))
 
 
-def _user_labels(spec: PodSpec) -> dict[str, str]:
-    """Return the job's labels that are valid in Kubernetes, with our prefix: without it they could trigger
-    controllers."""
-    return {names.USER_LABEL + key: value for key, value in spec.labels.items() if _is_plain(key, value)}
-
-
 def _is_plain(key: str, value: str) -> bool:
+    """Return whether a label is valid in Kubernetes."""
     return bool(_PLAIN_LABEL.fullmatch(key)) and (value == "" or bool(_PLAIN_LABEL.fullmatch(value)))
 
 

@@ -24,7 +24,19 @@ def prometheus_at(url: str) -> Get:
     pool = urllib3.PoolManager(timeout=TIMEOUT_SECONDS, retries=False, maxsize=2)
 
     def get(path: str, query: Mapping[str, str]) -> Any:
-        return _answer(pool, f"{url.rstrip('/')}{path}?{urlencode(query)}")
+        try:
+            answer = pool.request("GET", f"{url.rstrip('/')}{path}?{urlencode(query)}", preload_content=False)
+            # One byte more than allowed, to detect a response that is too long.
+            body = answer.read(MOST_BYTES + 1)
+            answer.release_conn()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise EngineUnreachable(f"Prometheus does not answer: {error}") from error
+        if answer.status != 200 or len(body) > MOST_BYTES:
+            raise EngineUnreachable(f"Prometheus answers {answer.status} with {len(body)} bytes.")
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise EngineUnreachable("What answers at Prometheus' address is not Prometheus.") from error
 
     return get
 
@@ -50,19 +62,3 @@ def prometheus_of(settings: Mapping[str, Any] | None, client: Client) -> Get | N
     if settings is None:
         return None
     return prometheus_at(settings["url"]) if "url" in settings else prometheus_behind(client, **settings)
-
-
-def _answer(pool: urllib3.PoolManager, address: str) -> Any:
-    try:
-        answer = pool.request("GET", address, preload_content=False)
-        # One byte more than allowed, to detect a response that is too long.
-        body = answer.read(MOST_BYTES + 1)
-        answer.release_conn()
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise EngineUnreachable(f"Prometheus does not answer: {error}") from error
-    if answer.status != 200 or len(body) > MOST_BYTES:
-        raise EngineUnreachable(f"Prometheus answers {answer.status} with {len(body)} bytes.")
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise EngineUnreachable("What answers at Prometheus' address is not Prometheus.") from error

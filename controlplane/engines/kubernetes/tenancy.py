@@ -99,23 +99,19 @@ def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
     """Restrict network traffic: pods accept it from their own project and the control plane. They may connect
     anywhere except to cloud metadata addresses, which hand out the node's identity."""
     control = {"kubernetes.io/metadata.name": profile.control_namespace}
+    blocks = [
+        {"cidr": every, "except": [address for address in METADATA if (":" in address) == (":" in every)]}
+        for every in ("0.0.0.0/0", "::/0")
+    ]
+    # Pods are listed separately, because some network plug-ins do not match them by address.
+    allowed = [{"namespaceSelector": {}}, *({"ipBlock": block} for block in blocks)]
     body = {
         "podSelector": {},
         "policyTypes": ["Ingress"] if profile.metadata_access else ["Ingress", "Egress"],
         "ingress": [{"from": [{"podSelector": {}}, {"namespaceSelector": {"matchLabels": control}}]}],
-        **({} if profile.metadata_access else {"egress": [{"to": _anywhere_but(METADATA)}]}),
+        **({} if profile.metadata_access else {"egress": [{"to": allowed}]}),
     }
     return names.manifest("NetworkPolicy", profile.metadata("trainyard", project), spec=body)
-
-
-def _anywhere_but(addresses: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the peers of a network policy: all addresses except these, and all pods. Pods are listed separately
-    because some network plug-ins do not match them by address."""
-    blocks = [
-        {"cidr": every, "except": [address for address in addresses if (":" in address) == (":" in every)]}
-        for every in ("0.0.0.0/0", "::/0")
-    ]
-    return [{"namespaceSelector": {}}, *({"ipBlock": block} for block in blocks)]
 
 
 def cluster_roles() -> list[dict[str, Any]]:

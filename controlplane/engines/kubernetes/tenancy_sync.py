@@ -114,24 +114,24 @@ class Syncer:
 
     def _has_role(self, role: Raw) -> bool:
         """Return whether a role that bindings refer to exists, creating it if our account may."""
+        path = names.path_of(role)
         try:
-            self.client.get(names.path_of(role))
+            self.client.get(path)
+            return True
         except ApiError as error:
-            # With any words: those of a proxy before the API server are its own.
-            if error.status not in (403, 404):
+            # A 403 with any words: those of a proxy before the API server are its own.
+            if error.status == 403:
+                return False
+            if error.status != 404:
                 raise refusal_of(error) from error
-            return error.status == 404 and self._can_make(role)
-        return True
-
-    def _can_make(self, role: Raw) -> bool:
         try:
             self.objects.make(role)
+            return True
         except EngineRefused as refusal:
             if refusal.code != NOT_PERMITTED:
                 raise
-            log.info("%s cannot be bound: %s", names.path_of(role), refusal)
+            log.info("%s cannot be bound: %s", path, refusal)
             return False
-        return True
 
     def _sync_one(self, body: Raw) -> None:
         path, known = names.path_of(body), self._known.get(_identity(body))
