@@ -17,6 +17,7 @@ from controlplane.engines.base import RUNNING, EngineUnreachable, PodReport
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.liveness import Probe
+from controlplane.engines.kubernetes.manifests import without
 from controlplane.engines.kubernetes.reports import (
     NODE_GONE_SECONDS,
     SILENT_NODE_TAINTS,
@@ -231,11 +232,9 @@ class Absences:
             self._since = {name: since for name, since in self._since.items() if name not in nodes}
             since = {name: self._since.setdefault(name, now) for name in missing}
         young = [name for name in missing if now - since[name] <= NODE_GONE_SECONDS]
-        return {**nodes, **{name: _silent(name) for name in young}} if young else nodes
-
-
-def _silent(name: str) -> Raw:
-    return {"metadata": {"name": name}, "spec": {"taints": [{"key": SILENT_NODE_TAINTS[0]}]}}
+        silent = {"taints": [{"key": SILENT_NODE_TAINTS[0]}]}
+        absent = {name: {"metadata": {"name": name}, "spec": silent} for name in young}
+        return {**nodes, **absent} if absent else nodes
 
 
 class KnownReports:
@@ -295,15 +294,6 @@ def _held(container: Raw) -> Raw:
 def _trim_node(raw: Raw) -> Raw:
     """Drop unused fields, and fields that only renew a heartbeat: five hundred nodes send dozens of those per
     second, and they must not count as changes."""
-    status = {**raw.get("status", {})}
-    status.pop("images", None)
-    status["conditions"] = [_without(one, "lastHeartbeatTime") for one in status.get("conditions") or ()]
-    return {
-        **raw,
-        "metadata": _without(raw["metadata"], "managedFields", "resourceVersion"),
-        "status": status,
-    }
-
-
-def _without(raw: Raw, *fields: str) -> Raw:
-    return {key: value for key, value in raw.items() if key not in fields}
+    status = without(raw.get("status", {}), "images")
+    status["conditions"] = [without(one, "lastHeartbeatTime") for one in status.get("conditions") or ()]
+    return {**raw, "metadata": without(raw["metadata"], "managedFields", "resourceVersion"), "status": status}

@@ -131,8 +131,8 @@ class KubernetesEngine:
         with refusals(404, 409):
             # The label is set before the deletion: in the other order, the pod would count as deleted by others.
             if names.STOPPED not in metadata["labels"]:
-                patch = manifests.stop_patch(has_ended=reports.has_command_ended(pod))
-                pod = self.client.merge(names.pod_path(pod), patch)
+                word = names.AFTER_ITS_END if reports.has_command_ended(pod) else "true"
+                pod = self.client.merge(names.pod_path(pod), {"metadata": {"labels": {names.STOPPED: word}}})
             if metadata.get("deletionGracePeriodSeconds", grace_seconds + 1) > grace_seconds:
                 path, uid = names.pod_path(pod), metadata["uid"]
                 pod = self.client.delete(path, grace_seconds=grace_seconds, uid=uid) or pod

@@ -18,6 +18,7 @@ from controlplane.engines import base
 from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport, Verdict
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.engines.kubernetes.manifests import without
 from controlplane.engines.kubernetes.reports import condition_of
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.names import FIELD_MANAGER, key_of
@@ -162,9 +163,8 @@ def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dic
     annotation. The annotation of the devices held is removed until the pod is placed."""
     metadata = pod["metadata"]
     labels = {**metadata.get("labels", {}), QUEUE_LABEL: profile.namespace_of(spec.project)}
-    noted = {key: value for key, value in metadata.get("annotations", {}).items() if key != names.DEVICES}
     annotations = {
-        **noted,
+        **without(metadata.get("annotations", {}), names.DEVICES),
         # The group has the name of the anchor, which can be derived from each pod of the attempt.
         POD_GROUP: names.anchor_name(spec.job_id, spec.attempt),
         SKIP_GROUPER: "true",
@@ -198,11 +198,8 @@ def _share_config(spec: PodSpec) -> str:
 
 
 def _without(resource: str, container: Mapping[str, Any]) -> dict[str, Any]:
-    resources = {
-        kind: {name: amount for name, amount in amounts.items() if name != resource}
-        for kind, amounts in container.get("resources", {}).items()
-    }
-    return {**container, "resources": resources}
+    amounts = container.get("resources", {})
+    return {**container, "resources": {kind: without(amounts[kind], resource) for kind in amounts}}
 
 
 # KAI's status
@@ -319,7 +316,11 @@ def with_answers(
     shared = (pod["metadata"].get("labels") or {}).get(DEVICE_GROUP, "")
     report = replace(report, device_group=shared)
     if not report.node and report.state == base.STARTING:
-        return replace(report, verdict=said or _binding_error(pod))
+        bound = condition_of(pod, "PodBound")
+        # Binding it to the node that KAI chose failed.
+        if said is None and bound.get("status") == "False":
+            said = Verdict(reasons.CLUSTER_FULL, line(bound.get("message", "")))
+        return replace(report, verdict=said)
     if report.reason in (base.POD_DELETED, base.EVICTED, base.KILLED):
         return _given_way(report, pod, taken_by, now)
     return report
@@ -335,10 +336,3 @@ def _given_way(report: PodReport, pod: Mapping[str, Any], taken_by: str | None, 
     if is_young and report.state == base.FAILED and report.reason == base.POD_DELETED:
         return replace(report, state=base.RUNNING, is_proven_gone=False, exit_code=None, finished_at=None)
     return report
-
-
-def _binding_error(pod: Mapping[str, Any]) -> Verdict | None:
-    """Return why binding a pod to the node that KAI chose failed; None without such an error."""
-    bound = condition_of(pod, "PodBound")
-    has_failed = bound.get("status") == "False"
-    return Verdict(reasons.CLUSTER_FULL, line(bound.get("message", ""))) if has_failed else None

@@ -36,9 +36,8 @@ _PLAIN_LABEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
     """Return the ConfigMap that owns all objects of the attempt: deleting it deletes them."""
-    name = names.anchor_name(spec.job_id, spec.attempt)
     data = {"job": spec.job_name, "attempt": str(spec.attempt), "world_size": str(spec.world_size)}
-    metadata = _metadata(spec, profile, name)
+    metadata = _metadata(spec, profile, names.anchor_name(spec.job_id, spec.attempt))
     return names.manifest("ConfigMap", metadata, data={**data, **mpi.launch_data(spec)})
 
 
@@ -51,9 +50,9 @@ def beside(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> l
 
 def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headless service that gives each rank a host name, even before its pod is ready."""
-    name = names.service_name(spec.job_id, spec.attempt)
     selected = {names.JOB_ID: spec.job_id, names.ATTEMPT: str(spec.attempt)}
-    metadata = {**_metadata(spec, profile, name), "ownerReferences": [owner(made)]}
+    metadata = _metadata(spec, profile, names.service_name(spec.job_id, spec.attempt))
+    metadata["ownerReferences"] = [owner(made)]
     # Ranks look each other up before any of them is ready.
     body = {"clusterIP": "None", "selector": selected, "publishNotReadyAddresses": True}
     return names.manifest("Service", metadata, spec=body)
@@ -88,9 +87,9 @@ def launch_key(
     """Return the Secret with the attempt's own key pair in OpenSSH's formats, for a pod for which
     `mpi.needs_launch`; `made` is the anchor."""
     metadata = _metadata(spec, profile, names.key_name(spec.job_id, spec.attempt))
+    metadata["ownerReferences"] = [owner(made)]
     data = {mpi.PRIVATE_KEY: private_key, mpi.PUBLIC_KEY: public_key}
-    owned = {**metadata, "ownerReferences": [owner(made)]}
-    return names.manifest("Secret", owned, type="kubernetes.io/ssh-auth", stringData=data)
+    return names.manifest("Secret", metadata, type="kubernetes.io/ssh-auth", stringData=data)
 
 
 def pod(
@@ -102,16 +101,23 @@ def pod(
     Raise EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN, NOT_SUPPORTED).
     """
     metadata = _metadata(spec, profile, spec.name)
-    # With our prefix, because without it a job's own labels could trigger controllers.
-    own = {names.USER_LABEL + key: value for key, value in spec.labels.items() if _is_plain(key, value)}
+    # Users' labels are free text, and Kubernetes refuses a pod with an invalid label: such labels are an annotation.
+    plain = {key: value for key, value in spec.labels.items() if _is_plain(key, value)}
+    rest = without(spec.labels, *plain)
     metadata["labels"] = {
         **profile.pod_labels,
-        **own,
+        # With our prefix, because without it they could trigger controllers.
+        **{names.USER_LABEL + key: value for key, value in plain.items()},
         **metadata["labels"],
         names.RANK: str(spec.rank),
         names.ROLE: spec.role,
     }
-    metadata["annotations"] = {**KEEP_NODE, **profile.pod_annotations, **_annotations(spec)}
+    own = {
+        names.DEVICES: write_devices(spec.devices),
+        names.DECLARED_PORTS: ",".join(map(str, spec.ports)),
+        names.USER_LABELS: json.dumps(rest, sort_keys=True) if rest else "",
+    }
+    metadata["annotations"] = {**KEEP_NODE, **profile.pod_annotations, **without_empty(own)}
     metadata["finalizers"] = [names.FINALIZER]
     metadata["ownerReferences"] = [owner(made)]
     return names.manifest("Pod", metadata, spec=without_empty(_pod_spec(spec, profile, node)))
@@ -137,12 +143,6 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
         "containers": [without_empty(container)],
     }
     return names.manifest("Pod", {**metadata, "finalizers": [names.FINALIZER]}, spec=body)
-
-
-def stop_patch(*, has_ended: bool) -> dict[str, Any]:
-    """Return a merge patch, to be sent before a deletion, that records that we stop the pod, and with `has_ended`
-    that its command had ended before."""
-    return {"metadata": {"labels": {names.STOPPED: names.AFTER_ITS_END if has_ended else "true"}}}
 
 
 def owner(made: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,18 +236,6 @@ def _is_plain(key: str, value: str) -> bool:
     return bool(_PLAIN_LABEL.fullmatch(key)) and (value == "" or bool(_PLAIN_LABEL.fullmatch(value)))
 
 
-def _annotations(spec: PodSpec) -> dict[str, str]:
-    # Users' labels are free text; Kubernetes refuses a pod with an invalid label.
-    rest = {key: value for key, value in spec.labels.items() if not _is_plain(key, value)}
-    return without_empty(
-        {
-            names.DEVICES: write_devices(spec.devices),
-            names.DECLARED_PORTS: ",".join(map(str, spec.ports)),
-            names.USER_LABELS: json.dumps(rest, sort_keys=True) if rest else "",
-        }
-    )
-
-
 def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> dict[str, Any]:
     is_named = has_service(spec)
     secrets = dict.fromkeys((*profile.image_pull_secrets, *spec.image_pull_secrets))
@@ -296,12 +284,9 @@ def _container(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
 
 
 def _program(spec: PodSpec) -> dict[str, list[str]]:
-    if (command := mpi.host_command(spec)) is not None:
-        return {"command": command}
-    return {
-        "command": [escaped(word) for word in spec.command],
-        "args": [escaped(word) for word in spec.args],
-    }
+    if spec.is_host:
+        return {"command": ["/bin/sh", f"{mpi.LAUNCH_DIR}/{mpi.HOST_FILE}"]}
+    return {"command": list(map(escaped, spec.command)), "args": list(map(escaped, spec.args))}
 
 
 def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, Any]]:
@@ -441,3 +426,8 @@ def container_security(profile: ClusterProfile) -> dict[str, Any]:
 def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Drop empty strings, lists and dicts, and None; keep False and 0."""
     return {name: value for name, value in fields.items() if value not in ("", [], {}, None)}
+
+
+def without(fields: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Drop these keys."""
+    return {name: value for name, value in fields.items() if name not in keys}

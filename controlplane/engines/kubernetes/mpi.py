@@ -96,11 +96,6 @@ def launch_data(spec: PodSpec) -> Mapping[str, str]:
     return {**host_files(hosts(spec)), **scripts}
 
 
-def host_command(spec: PodSpec) -> list[str] | None:
-    """Return the command of a pod that hosts a rank, which replaces the job's; None for any other pod."""
-    return ["/bin/sh", f"{LAUNCH_DIR}/{HOST_FILE}"] if spec.is_host else None
-
-
 def environment(spec: PodSpec) -> Mapping[str, str]:
     """Return a launcher's environment variables; a job may override them."""
     if not spec.launches:

@@ -15,6 +15,7 @@ from typing import Any
 from controlplane.engines.base import CANNOT_SHARE, EngineRefused, PodSpec, pod_name
 from controlplane.engines.kubernetes import manifests, mpi, names
 from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.engines.kubernetes.manifests import without
 from controlplane.engines.mpi_hostfile import host_files
 from controlplane.kubernetes_api.names import RawView
 
@@ -76,15 +77,10 @@ def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> d
     The implementation is set to MPICH because the operator's variables for it do not override those by which
     we point the implementations at sshd.
     """
-    replicas = {
-        "Launcher": _replicas(1, launcher, spec),
-        "Worker": _replicas(spec.world_size - 1, host, spec),
-    }
-    labels = {key: value for key, value in launcher["metadata"]["labels"].items() if key not in _OF_A_POD}
     metadata = {
         "name": mpi_job_name(spec),
         "namespace": launcher["metadata"]["namespace"],
-        "labels": labels,
+        "labels": without(launcher["metadata"]["labels"], names.RANK, names.ROLE),
         "ownerReferences": [manifests.owner(made)],
     }
     body = {
@@ -96,7 +92,10 @@ def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> d
         "sshAuthMountPath": OPERATORS_KEY_DIR,
         # Pods stay until we have read how they ended, and we do the retries ourselves.
         "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
-        "mpiReplicaSpecs": replicas,
+        "mpiReplicaSpecs": {
+            "Launcher": _replicas(1, launcher, spec),
+            "Worker": _replicas(spec.world_size - 1, host, spec),
+        },
     }
     return names.manifest("MPIJob", metadata, spec=body)
 
@@ -131,34 +130,22 @@ def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, A
     }
 
 
-_OF_A_POD = (names.RANK, names.ROLE)
-_FOR_THE_OPERATOR = ("restartPolicy", "hostname", "subdomain", "affinity")
-
-
 def _replicas(count: int, pod: RawView, spec: PodSpec) -> dict[str, Any]:
-    return {"replicas": count, "restartPolicy": "Never", "template": _template(pod, spec)}
-
-
-def _template(pod: RawView, spec: PodSpec) -> dict[str, Any]:
-    metadata = pod["metadata"]
-    body = {key: value for key, value in pod["spec"].items() if key not in _FOR_THE_OPERATOR}
+    """Return the replicas that the operator makes of our manifest of one pod."""
+    metadata = {
+        "labels": without(pod["metadata"]["labels"], names.RANK),
+        "annotations": without(pod["metadata"]["annotations"], names.DEVICES),
+    }
+    # The operator sets these itself.
+    body = without(pod["spec"], "restartPolicy", "hostname", "subdomain", "affinity")
     main, *more = body["containers"]
     variables = [_variable(each, spec) for each in main["env"]]
-    body |= {
-        "schedulingGates": [{"name": names.PLACE_GATE}],
-        "containers": [{**main, "env": variables}, *more],
-    }
+    body["schedulingGates"] = [{"name": names.PLACE_GATE}]
+    body["containers"] = [{**main, "env": variables}, *more]
     if "initContainers" in body:
         body["initContainers"] = [_waiting(each, spec) for each in body["initContainers"]]
-    return {
-        "metadata": {
-            "labels": {key: value for key, value in metadata["labels"].items() if key != names.RANK},
-            "annotations": {
-                key: value for key, value in metadata["annotations"].items() if key != names.DEVICES
-            },
-        },
-        "spec": body,
-    }
+    template = {"metadata": metadata, "spec": body}
+    return {"replicas": count, "restartPolicy": "Never", "template": template}
 
 
 def _variable(each: RawView, spec: PodSpec) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from controlplane.engines.base import NOT_PERMITTED, EngineRefused
 from controlplane.engines.kubernetes import names, tenancy
 from controlplane.engines.kubernetes.api_errors import refusal_of, refusals
 from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.engines.kubernetes.manifests import without
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
@@ -263,5 +264,4 @@ def _above(body: Raw) -> str:
 def _shape(found: Raw) -> Raw:
     """Return the object without the fields that change without an edit."""
     noted = {key: found["metadata"].get(key) or {} for key in ("labels", "annotations")}
-    changing = ("status", "metadata", "kind", "apiVersion")
-    return {key: value for key, value in found.items() if key not in changing} | noted
+    return without(found, "status", "metadata", "kind", "apiVersion") | noted
