@@ -89,7 +89,7 @@ def test_what_an_exporter_says_reaches_devices_and_pods(prometheus: str):
     gpus = wait_until(seen, timeout=30, what="both GPUs' series")
     devices = tuple(DeviceReport(index, f"dgx1-1/{index}", "A100", 40960) for index in range(2))
     node = NodeReport("dgx1-1", "default", devices, 64_000, 512_000, True)
-    holding = Holding("job-1-0", "yard-team-a", "dgx1-1", (DeviceShare(1, 1000, 40960),))
+    holding = Holding("job-1-0", ("yard-team-a", "job-1-0"), "dgx1-1", (DeviceShare(1, 1000, 40960),))
     idle, busy = usage_of([node], [holding], gpus)
     assert (idle.utilization, idle.memory_used_mib, idle.pods) == (0.0, 4, ())
     assert (busy.utilization, busy.memory_used_mib) == (0.87, 30211)

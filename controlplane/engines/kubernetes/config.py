@@ -65,7 +65,6 @@ PLACEMENTS = {
         places_pods=True, gives_shares=True, reservations="kai-resource-reservation", kinds=("Queue",)
     ),
 }
-_BESIDE_KNOBS = ("installation", "cluster", "scheduler", "has_mpi_operator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,5 +165,5 @@ def profile_from(settings: Mapping[str, Any]) -> ClusterProfile:
     Raise SettingsInvalid (a ValueError).
     """
     knobs = parse_settings({name: value for name, value in settings.items() if name in KNOBS})
-    ours = {name: settings[name] for name in _BESIDE_KNOBS if settings.get(name)}
-    return ClusterProfile(**knobs, **ours)
+    identity = ("installation", "cluster", "scheduler", "has_mpi_operator")
+    return ClusterProfile(**knobs, **{name: settings[name] for name in identity if settings.get(name)})

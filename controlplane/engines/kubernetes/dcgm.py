@@ -32,14 +32,13 @@ Get = Callable[[str, Mapping[str, str]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A running pod of ours: its node, and the device places that it holds there."""
+    """A running pod of ours: its node, and the device places that it holds there. `pod`: its namespace and name in the
+    cluster, which differs from `pod_name` if an operator named it."""
 
     pod_name: str
-    namespace: str
+    pod: tuple[str, str]
     node: str
     devices: tuple[DeviceShare, ...]
-    # The pod's name in the cluster, if an operator named it.
-    object_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +79,12 @@ def usage_of(
 
 def _node_usage(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gpu]) -> Iterator[UsageReport]:
     placed = _places(node, holdings, gpus)
-    pods = {holding.pod_name: _pod_usage(holding, placed) for holding in holdings}
+    pods = [(_pod_usage(each, placed), {share.index for share in each.devices}) for each in holdings]
     for device in node.devices:
         gpu = placed.get(device.index)
-        users = [
-            pods[holding.pod_name]
-            for holding in holdings
-            if any(share.index == device.index for share in holding.devices)
-        ]
-        yield UsageReport(
-            node.name,
-            device.index,
-            gpu.utilization if gpu else None,
-            gpu.memory_used_mib if gpu else None,
-            tuple(users),
-        )
+        measured = (gpu.utilization, gpu.memory_used_mib) if gpu else (None, None)
+        users = tuple(usage for usage, places in pods if device.index in places)
+        yield UsageReport(node.name, device.index, *measured, users)
 
 
 def _places(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gpu]) -> dict[int, Gpu]:
@@ -102,9 +92,7 @@ def _places(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gpu]) 
     placed: dict[int, Gpu] = {}
     rest = list(gpus)
     for holding in holdings:
-        serving = [
-            gpu for gpu in rest if gpu.pod == (holding.namespace, holding.object_name or holding.pod_name)
-        ]
+        serving = [gpu for gpu in rest if gpu.pod == holding.pod]
         free = [share.index for share in holding.devices if share.index not in placed]
         for index, gpu in zip(free, serving, strict=False):
             placed[index] = gpu

@@ -126,16 +126,15 @@ class KubernetesEngine:
         return made
 
     def _end(self, pod: Raw, grace_seconds: int) -> None:
-        metadata = pod["metadata"]
+        path, metadata = names.pod_path(pod), pod["metadata"]
         # Ignored, because the pod has just disappeared and the watch reports how.
         with refusals(404, 409):
             # The label is set before the deletion: in the other order, the pod would count as deleted by others.
             if names.STOPPED not in metadata["labels"]:
                 word = names.AFTER_ITS_END if reports.has_command_ended(pod) else "true"
-                pod = self.client.merge(names.pod_path(pod), {"metadata": {"labels": {names.STOPPED: word}}})
+                pod = self.client.merge(path, {"metadata": {"labels": {names.STOPPED: word}}})
             if metadata.get("deletionGracePeriodSeconds", grace_seconds + 1) > grace_seconds:
-                path, uid = names.pod_path(pod), metadata["uid"]
-                pod = self.client.delete(path, grace_seconds=grace_seconds, uid=uid) or pod
+                pod = self.client.delete(path, grace_seconds=grace_seconds, uid=metadata["uid"]) or pod
             self._watching.observe(pod)
 
     def pods(self) -> tuple[PodReport, ...]:

@@ -145,8 +145,13 @@ class LogCopier:
     def wait_drained(self, pod_name: str, timeout_seconds: float) -> bool:
         """Block until the pod's log is complete. Return False after the timeout, or if the log is not wanted."""
         self.notice((pod_name,))
+
+        def is_drained() -> bool:
+            wanted = self._logs.get(pod_name)
+            return wanted is not None and wanted.copy.is_drained
+
         with self._drained:
-            return self._drained.wait_for(lambda: self._is_drained(pod_name), timeout_seconds)
+            return self._drained.wait_for(is_drained, timeout_seconds)
 
     def is_wanted(self, pod_name: str) -> bool:
         return pod_name in self._logs
@@ -174,10 +179,6 @@ class LogCopier:
         if self._is_used:
             with contextlib.suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(self._end(), event_loop(LOOP)).result(CLOSING_SECONDS)
-
-    def _is_drained(self, pod_name: str) -> bool:
-        wanted = self._logs.get(pod_name)
-        return wanted is not None and wanted.copy.is_drained
 
     def _call(self, function: Callable[..., None], argument: object) -> None:
         if self._is_used and not self._is_closed:
@@ -328,14 +329,13 @@ class LogCopier:
         if wanted.ended_at is None or isinstance(error, (aiohttp.ClientConnectionError, EngineUnreachable)):
             # Time in which the API server is unreachable does not count.
             wanted.ended_at = now
-        return now - wanted.ended_at > self._patience_with(error)
-
-    def _patience_with(self, error: Exception) -> float:
-        if isinstance(error, LogNotThere) and not is_removed(str(error)):
-            return AWAY_SECONDS
+        patience_seconds = self._drain_seconds
+        if isinstance(error, LogNotThere):
+            patience_seconds = MISSING_SECONDS if is_removed(str(error)) else AWAY_SECONDS
         # 400: the container does not exist, not yet or no longer.
-        is_missing = isinstance(error, ApiError) and error.status in (400, 404)
-        return MISSING_SECONDS if is_missing or isinstance(error, LogNotThere) else self._drain_seconds
+        elif isinstance(error, ApiError) and error.status in (400, 404):
+            patience_seconds = MISSING_SECONDS
+        return now - wanted.ended_at > patience_seconds
 
 
 def _words(error: Exception) -> str:

@@ -69,12 +69,9 @@ class LogStreams:
         query = {"container": names.MAIN_CONTAINER, "timestamps": "true", **query}
         access, on_thread = self._client.access, asyncio.get_running_loop().run_in_executor
         headers = await on_thread(self._threads, self._take_turn, path, query, turn_seconds)
-        timeout = aiohttp.ClientTimeout(
-            # Randomised, so that streams that began together do not all end together.
-            total=None,
-            sock_connect=10,
-            sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0),
-        )
+        # Randomised, so that streams that began together do not all end together.
+        idle_seconds = IDLE_SECONDS * random.uniform(0.5, 1.0)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=idle_seconds)
         async with self._session.get(
             access.server + path,
             params=query,

@@ -55,7 +55,8 @@ class Reports:
             mark, is_due = (found.st_ino, found.st_size), time.monotonic() - self.aged_at >= AGE_SECONDS
             if mark == self.mark and not is_due:
                 return
-            text = text_of(self.path)
+            with open(self.path, "rb") as file:
+                text = file.read(LONGEST_STATUS).decode("utf-8", "replace")
         except FileNotFoundError:
             # The program has not reported yet, or is replacing its file.
             return
@@ -105,12 +106,6 @@ def generation_of(text: str) -> int:
         return int(json.loads(text)["generation"])
     except (ValueError, KeyError, TypeError):
         return 0
-
-
-def text_of(path: Path) -> str:
-    """Return the first part of a file's text."""
-    with open(path, "rb") as file:
-        return file.read(LONGEST_STATUS).decode("utf-8", "replace")
 
 
 if __name__ == "__main__":

@@ -77,10 +77,9 @@ class Objects:
         ago."""
         return self._remembered(names.path_of(body), lambda: self.make(body))
 
-    def require_namespace(self, body: Raw) -> Raw:
+    def require_namespace(self, body: Raw) -> None:
         """Create the namespace if it is missing. Raise EngineRefused if it is not ours."""
-        path = names.path_of(body)
-        return self._remembered(path, lambda: self._require_namespace(path, body))
+        self._remembered(names.path_of(body), lambda: self._require_namespace(body))
 
     def require_queue(self, path: str) -> None:
         """Check a Queue like `check_queue`, but send no request if it was checked less than REMEMBERED_SECONDS ago."""
@@ -88,16 +87,9 @@ class Objects:
 
     def check_queue(self, path: str) -> Raw:
         """Return the Queue, {} if it does not exist yet. Raise EngineRefused if it is not ours."""
-        found = self.read(path)
-        if found is None:
-            return {}
-        if names.made_by(found) != self._installation:
-            raise EngineRefused(
-                NAME_TAKEN,
-                f"The Queue {found['metadata']['name']} exists and is not ours: it has no label"
-                f" {names.INSTALLATION}={self._installation}. Remove it, create {_ELSEWHERE}",
-            )
-        return found
+        if (found := self.read(path)) is not None:
+            self._require_ours("Queue", found, NAME_TAKEN)
+        return found or {}
 
     def forget(self, prefix: str) -> None:
         """Forget the results cached for objects under this path, because these were removed or changed."""
@@ -127,23 +119,21 @@ class Objects:
 
     def check_namespace(self, found: Raw) -> None:
         """Raise EngineRefused unless the namespace is ours and not being deleted."""
-        name = found["metadata"]["name"]
-        if (theirs := names.made_by(found)) != self._installation:
-            whose = f"belongs to another Trainyard ({names.INSTALLATION}={theirs})"
-            bare = f"is not ours: it has no label {names.INSTALLATION}={self._installation}"
-            raise EngineRefused(
-                NAMESPACE_NOT_OURS,
-                f"The namespace {name} exists and {whose if theirs else bare}."
-                f" {'Create' if theirs else 'Remove it, create'} {_ELSEWHERE}",
-            )
+        self._require_ours("namespace", found, NAMESPACE_NOT_OURS)
         if found["metadata"].get("deletionTimestamp"):
-            raise EngineRefused(
-                NAMESPACE_NOT_OURS,
-                f"The namespace {name} is being deleted; wait until it is gone.",
-                is_passing=True,
-            )
+            words = f"The namespace {found['metadata']['name']} is being deleted; wait until it is gone."
+            raise EngineRefused(NAMESPACE_NOT_OURS, words, is_passing=True)
 
-    def _require_namespace(self, path: str, body: Raw) -> Raw:
+    def _require_ours(self, kind: str, found: Raw, code: str) -> None:
+        if (theirs := names.made_by(found)) == self._installation:
+            return
+        whose = f"belongs to another Trainyard ({names.INSTALLATION}={theirs}). Create"
+        bare = f"is not ours: it has no label {names.INSTALLATION}={self._installation}. Remove it, create"
+        words = f"The {kind} {found['metadata']['name']} exists and {whose if theirs else bare} {_ELSEWHERE}"
+        raise EngineRefused(code, words)
+
+    def _require_namespace(self, body: Raw) -> Raw:
+        path = names.path_of(body)
         found = self.read(path)
         if found is None:
             # A 409 means that another process created it first.

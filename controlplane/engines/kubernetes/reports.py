@@ -125,7 +125,7 @@ def holdings(pods: Iterable[Raw]) -> tuple[Holding, ...]:
     """Return our bound pods that have not ended, with the devices that they hold."""
     bound = ((raw, raw["metadata"]) for raw in pods if _node_name(raw) and not has_ended(raw))
     return tuple(
-        Holding(names.pod_name(raw), held["namespace"], _node_name(raw), devices_of(raw), held["name"])
+        Holding(names.pod_name(raw), (held["namespace"], held["name"]), _node_name(raw), devices_of(raw))
         for raw, held in bound
     )
 
