@@ -299,7 +299,7 @@ def test_a_step_of_preparation_that_fails_is_told_in_its_words():
 
 def test_holdings_are_what_bound_pods_have():
     (held,) = reports.holdings([recorded("running"), recorded("exit-3"), recorded("vanished-node")])
-    assert (held.node, held.namespace, held.devices) == (
+    assert (held.node, held.pod[0], held.devices) == (
         "node-a",
         "yard-team-a",
         (DeviceShare(0, 1000, 32768),),
