@@ -12,7 +12,9 @@ def node(name: str = "dgx1-1", gpus: int = 2) -> NodeReport:
 
 
 def holding(pod: str, *indexes: int, milli: int = 1000) -> Holding:
-    return Holding(pod, ("yard-team-a", pod), "dgx1-1", tuple(DeviceShare(index, milli, 0) for index in indexes))
+    return Holding(
+        pod, ("yard-team-a", pod), "dgx1-1", tuple(DeviceShare(index, milli, 0) for index in indexes)
+    )
 
 
 def series(name: str, value: float | str, gpu: int, pod: str = "", **labels: str) -> dict:
