@@ -89,6 +89,18 @@ class Client:
     ) -> Any:
         return self._call("GET", path, query, priority=READ, timeout_seconds=timeout_seconds, tries=tries)
 
+    def find(
+        self, path: str, query: Mapping[str, str] = {}, *, timeout_seconds: float = 10, tries: int = TRIES
+    ) -> dict[str, Any] | None:
+        """Return what `get` returns; None if it does not exist."""
+        try:
+            found: dict[str, Any] = self.get(path, query, timeout_seconds=timeout_seconds, tries=tries)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
         """Create an object. Raise ApiError 409 if the name is taken, perhaps by an earlier try whose response
         was lost."""

@@ -21,7 +21,7 @@ ENDED = {
     "metadata": {"resourceVersion": "1", "labels": {}},
     "status": {
         "phase": "Succeeded",
-        "containerStatuses": [{"state": {"terminated": {"exitCode": 0}}}],
+        "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}],
     },
 }
 
@@ -29,7 +29,7 @@ ENDED = {
 RUNNING = {
     "metadata": {"resourceVersion": "1", "labels": {}},
     "spec": {"nodeName": "node-7"},
-    "status": {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]},
+    "status": {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]},
 }
 
 
@@ -46,12 +46,10 @@ class Cluster:
         if self.phase == "Lost":
             raise ApiError(409, b'{"reason": "AlreadyExists"}')
 
-    def get(self, path: str, query: Any = None) -> Any:
+    def find(self, path: str, query: Any = None) -> Any:
         if "persistentvolumeclaims" not in path:
             return self.pod
-        if not self.has_claim:
-            raise ApiError(404, b"")
-        return {"metadata": {}, "status": {"phase": self.phase}}
+        return {"metadata": {}, "status": {"phase": self.phase}} if self.has_claim else None
 
     @contextmanager
     def stream(self, path: str, query: Any, **limits: float) -> Iterator[list[bytes]]:

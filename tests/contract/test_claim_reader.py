@@ -19,7 +19,7 @@ ENDED = {
     "metadata": {"name": "trainyard-reader-7", "resourceVersion": "1"},
     "status": {
         "phase": "Succeeded",
-        "containerStatuses": [{"state": {"terminated": {"exitCode": 0}}}],
+        "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}],
     },
 }
 
@@ -47,7 +47,7 @@ class Cluster:
     def create(self, path: str, body: Any) -> None:
         self.created.append(body)
 
-    def get(self, path: str, query: Any = None) -> Any:
+    def find(self, path: str, query: Any = None) -> Any:
         if "persistentvolumeclaims" in path:
             return self.claim
         if query and "labelSelector" in query:

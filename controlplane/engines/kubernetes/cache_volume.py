@@ -42,10 +42,9 @@ class CacheVolume:
         project: str,
         profile: ClusterProfile,
         claim: CacheClaim,
-        prepare: Callable[[], object] = lambda: None,
+        prepare: Callable[[], object],
     ) -> None:
-        self._client, self._project, self._profile, self._prepare = client, project, profile, prepare
-        self._claim = claim
+        self._project, self._profile, self._claim, self._prepare = project, profile, claim, prepare
         pod = data_pod_objects.cache_pod_name(claim.name)
         self._pod = DataPod(client, profile.namespace_of(project), pod, "fills caches")
 

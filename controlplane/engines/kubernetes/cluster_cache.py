@@ -61,7 +61,7 @@ class Watching:
     def __init__(
         self, client: Client, profile: ClusterProfile, on_change: Callable[[set[str]], None]
     ) -> None:
-        self._client, self._profile, self._on_change = client, profile, on_change
+        self._profile, self._on_change = profile, on_change
         self._changed = threading.Condition()
         self._changes = self._noticed = 0
         self._absences = Absences()
@@ -168,20 +168,17 @@ class Watching:
         until = self._start() + timeout_seconds
         for reflector, what in ((self._nodes, "nodes"), (self._pods, "pods")):
             if not reflector.wait_listed(max(0.0, until - time.monotonic())):
-                raise EngineUnreachable(
-                    f"The cluster has not told its {what} yet: {reflector.trouble or 'no answer'}"
-                )
-            age = reflector.seconds_since_contact()
-            if age > STALE_SECONDS and (reflector.trouble or age > SILENCE_SECONDS):
-                # Fixed while the cluster is unreachable, so that the message does not change.
-                answered_at = datetime.now(UTC) - timedelta(seconds=age)
-                words = (
-                    f"The cluster last answered at {answered_at:%Y-%m-%d %H:%M:%S} UTC: {reflector.trouble}"
-                )
+                words = f"The cluster has not told its {what} yet: {reflector.trouble or 'no answer'}"
                 raise EngineUnreachable(words)
-            if age > STALE_SECONDS:
+            age = reflector.seconds_since_contact()
+            if age > STALE_SECONDS and not reflector.trouble and age <= SILENCE_SECONDS:
                 # A quiet cluster sends an event only once a minute, so probe whether it is reachable.
                 self._probe.require_answer(STALE_SECONDS)
+            elif age > STALE_SECONDS:
+                # Fixed while the cluster is unreachable, so that the message does not change.
+                at = datetime.now(UTC) - timedelta(seconds=age)
+                words = f"The cluster last answered at {at:%Y-%m-%d %H:%M:%S} UTC: {reflector.trouble}"
+                raise EngineUnreachable(words)
 
     def _notice(self) -> None:
         self.notify()

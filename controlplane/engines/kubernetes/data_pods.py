@@ -10,6 +10,7 @@ from typing import Any
 
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.pod_scripts import without_python
+from controlplane.engines.kubernetes.reports import main_status
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
@@ -31,7 +32,7 @@ class DataPod:
     """One pod that works on claims, by its name. `work`: what it does, for messages, such as "fills caches"."""
 
     def __init__(self, client: Client, namespace: str, name: str, work: str) -> None:
-        self._client, self._namespace, self._name, self._work = client, namespace, name, work
+        self._client, self._name, self._work = client, name, work
         self._pods = names.list_path("Pod", namespace)
         self._claims = names.list_path("PersistentVolumeClaim", namespace)
         self.path = f"{self._pods}/{name}"
@@ -65,12 +66,9 @@ class DataPod:
 
     def _read(self, path: str, query: Mapping[str, str] = {}) -> Raw | None:
         try:
-            found: Raw = self._client.get(path, query)
+            return self._client.find(path, query)
         except ApiError as error:
-            if error.status == 404:
-                return None
             raise _refused(error) from error
-        return found
 
     def others(self, **selectors: str) -> Sequence[Raw]:
         """Return the other pods of the namespace. `selectors`: labelSelector, fieldSelector. Raise Blocked."""
@@ -196,7 +194,7 @@ def phase_of(pod: Raw) -> str:
 
 def end_of(pod: Raw) -> Raw | None:
     """Return exit code, reason and message of the pod's container; None while it runs."""
-    found: Raw | None = (_status(pod).get("state") or {}).get("terminated")
+    found: Raw | None = (main_status(pod).get("state") or {}).get("terminated")
     if found is None and phase_of(pod) == "Failed":
         return {"exitCode": 1, "message": (pod.get("status") or {}).get("message") or "It was evicted."}
     return found
@@ -215,14 +213,9 @@ def _parsed(text: bytes) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _status(pod: Raw) -> Raw:
-    statuses: Sequence[Raw] = (pod.get("status") or {}).get("containerStatuses") or ({},)
-    return statuses[0]
-
-
 def _waits(pod: Raw) -> str:
     """Return the cluster's explanation of why a pod has not started."""
-    waiting = (_status(pod).get("state") or {}).get("waiting") or {}
+    waiting = (main_status(pod).get("state") or {}).get("waiting") or {}
     conditions = (pod.get("status") or {}).get("conditions") or ()
     refused = (one["message"] for one in conditions if one.get("status") == "False" and one.get("message"))
     return str(waiting.get("message") or next(refused, "") or waiting.get("reason") or "no reason given")

@@ -17,34 +17,30 @@ class Probe:
     """Runs `ask` on a thread of its own, one call at a time. Thread-safe."""
 
     def __init__(self, ask: Callable[[], object]) -> None:
-        self._ask = ask
-        self._lock, self._answered = threading.Lock(), threading.Event()
-        self._is_asking = False
-        self._answered_at = float("-inf")
-        self._trouble = ""
+        self._ask, self._lock = ask, threading.Lock()
+        self._asking: threading.Thread | None = None
+        self._answered_at, self._trouble = float("-inf"), ""
 
     def require_answer(self, fresh_seconds: float) -> None:
         """Raise EngineUnreachable unless the last success is at most `fresh_seconds` old. Otherwise start a new
         probe; wait for it only if the previous one succeeded."""
-        if self._age() <= fresh_seconds:
+        if self._is_fresh(fresh_seconds):
             return
         with self._lock:
             # Wait for an unreachable cluster only once, because the loop has other clusters to serve.
-            is_away = bool(self._trouble)
-            if not self._is_asking:
-                self._is_asking = True
-                self._answered.clear()
-                threading.Thread(target=self._run, name="probe", daemon=True).start()
-        if not is_away:
-            self._answered.wait(ANSWER_SECONDS)
-        if self._age() <= fresh_seconds:
-            return
+            wait_seconds = 0.0 if self._trouble else ANSWER_SECONDS
+            if self._asking is None or not self._asking.is_alive():
+                self._asking = threading.Thread(target=self._run, name="probe", daemon=True)
+                self._asking.start()
+            asking = self._asking
+        asking.join(wait_seconds)
         with self._lock:
-            self._trouble = self._trouble or "The cluster does not answer."
-            raise EngineUnreachable(self._trouble)
+            if not self._is_fresh(fresh_seconds):
+                self._trouble = self._trouble or "The cluster does not answer."
+                raise EngineUnreachable(self._trouble)
 
-    def _age(self) -> float:
-        return time.monotonic() - self._answered_at
+    def _is_fresh(self, seconds: float) -> bool:
+        return time.monotonic() - self._answered_at <= seconds
 
     def _run(self) -> None:
         # Remains if `ask` raises an unexpected exception, which ends only this thread.
@@ -56,5 +52,4 @@ class Probe:
             trouble = str(error)
         finally:
             with self._lock:
-                self._is_asking, self._trouble = False, trouble
-            self._answered.set()
+                self._trouble = trouble

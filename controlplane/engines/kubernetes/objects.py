@@ -46,13 +46,8 @@ class Objects:
     def read(self, path: str, **options: Any) -> Raw | None:
         """Return an object, None if it does not exist. `options`: the options of `Client.get`. Raise EngineRefused
         if the server refuses the request."""
-        try:
-            found: Raw = self._client.get(path, **options)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise refusal_of(error) from error
-        return found
+        with refusals():
+            return self._client.find(path, **options)
 
     def make(self, body: Raw) -> Raw:
         """Create the object, or adopt it if it exists with our identity labels; return it as stored (an existing

@@ -78,18 +78,12 @@ def toleration(value: Any) -> dict[str, str]:
 
 def prometheus(value: Any) -> dict[str, Any]:
     """Read {"url": "http://..."}, or {"namespace", "service", "port"} for queries through the cluster's API server."""
-    if isinstance(value, dict) and value.keys() == {"url"}:
-        return {"url": url(value["url"])}
-    if not isinstance(value, dict) or value.keys() != {"namespace", "service", "port"}:
-        raise Refused(
-            "bad_prometheus", 'Give {"url": ...} or {"namespace": ..., "service": ..., "port": ...}.'
-        )
     name = fields.dns_label(63)
-    return {
-        "namespace": name(value["namespace"]),
-        "service": name(value["service"]),
-        "port": fields.whole(1, 65535)(value["port"]),
-    }
+    forms = ({"url": url}, {"namespace": name, "service": name, "port": fields.whole(1, 65535)})
+    for readers in forms:
+        if isinstance(value, dict) and value.keys() == readers.keys():
+            return {key: read(value[key]) for key, read in readers.items()}
+    raise Refused("bad_prometheus", 'Give {"url": ...} or {"namespace": ..., "service": ..., "port": ...}.')
 
 
 def topology(value: Any) -> dict[str, str]:

@@ -192,17 +192,13 @@ class Syncer:
     def _list(self, kind: str) -> dict[str, Raw]:
         query = {"labelSelector": names.ours(self.profile.installation)}
         try:
-            items = self.client.get(names.list_path(kind), query)["items"]
+            listed = self.client.find(names.list_path(kind), query)
         except ApiError as error:
-            # The cluster does not define this kind, or no longer does.
-            if error.status == 404:
-                return {}
-            if error.status == 403 and kind == BINDING:
-                self._may_bind = False
-                return {}
-            raise refusal_of(error) from error
-        # Objects in a list do not contain their kind.
-        found = ({**item, "kind": kind} for item in items)
+            if error.status != 403 or kind != BINDING:
+                raise refusal_of(error) from error
+            listed, self._may_bind = None, False
+        # None if the cluster does not define this kind. Objects in a list do not contain their kind.
+        found = ({**item, "kind": kind} for item in (listed or {"items": ()})["items"])
         return {_identity(item): item for item in found}
 
 

@@ -19,7 +19,7 @@ class Server:
     def create(self, _collection: str, _body: dict[str, Any]) -> dict[str, Any]:
         raise ApiError(409, b'{"reason": "AlreadyExists"}')
 
-    def get(self, _path: str) -> dict[str, Any]:
+    def find(self, _path: str) -> dict[str, Any]:
         return self.found
 
 

@@ -21,12 +21,12 @@ class Server:
         self.status, self.words = status, words
         self.applied: list[str] = []
 
-    def get(self, path: str, query: Any = None, **_options: Any) -> dict[str, Any]:
-        if "clusterroles" in path:
-            raise ApiError(self.status, self.words)
-        if query is None:
-            return tenancy.namespace(TEAM.name, RESTRICTED)
-        return {"items": []}
+    def get(self, path: str) -> dict[str, Any]:
+        assert "clusterroles" in path
+        raise ApiError(self.status, self.words)
+
+    def find(self, _path: str, query: Any = None) -> dict[str, Any]:
+        return tenancy.namespace(TEAM.name, RESTRICTED) if query is None else {"items": []}
 
     def server_time(self) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)

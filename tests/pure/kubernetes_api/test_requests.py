@@ -93,6 +93,14 @@ def test_bodies_and_their_types(server, client):
     assert all(headers["Authorization"] == "Bearer secret-token" for _, _, headers, _ in server.asked)
 
 
+def test_what_is_not_there_is_found_as_nothing_and_other_refusals_are_raised(server, client):
+    server.status = 404
+    assert client.find("/api") is None
+    server.status = 403
+    with pytest.raises(ApiError):
+        client.find("/api")
+
+
 def test_an_answer_that_is_no_json_or_quotes_the_token(server, client):
     server.body = b"<html>"
     with pytest.raises(Unreachable, match="JSON"):
