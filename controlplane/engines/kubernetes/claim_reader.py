@@ -47,7 +47,7 @@ class ClaimReader:
         name, namespace = f"trainyard-reader-{task.name}", self._profile.namespace_of(self._project)
         pod = DataPod(self._client, namespace, name, "reads files of volumes")
         pod.remove_older(LEFT_SECONDS, selector({names.DATA_OF: self._profile.installation, **LABELS}))
-        node = _node_for(_bound(pod.claim(claim_name(task.volume))), pod)
+        node = _node_for(pod.claim(claim_name(task.volume)), pod)
         try:
             pod.create(_pod(name, self._project, self._profile, task, node))
             return _parsed(pod.printed(budget, _REASONS, "not_read", is_passing=False, seconds=START_SECONDS))
@@ -58,22 +58,16 @@ class ClaimReader:
             pod.remove()
 
 
-def _bound(claim: Raw | None) -> Raw:
-    """Return the claim if it is bound to a volume. Raise ContentMissing or Blocked."""
+def _node_for(claim: Raw | None, pod: DataPod) -> str:
+    """Return the node where the pod must run: the one whose pods use a claim that only one node at a time can
+    mount; "" for any node. Raise Blocked, or ContentMissing, for a claim that is not bound to a volume."""
     if claim is None:
         raise ContentMissing("The volume is not in the cluster.")
     phase = (claim.get("status") or {}).get("phase") or "Pending"
-    if phase == "Pending":
-        words = "No job has mounted it yet: the cluster makes its volume for the first pod that does."
-        raise Blocked("not_bound", words)
     if phase != "Bound":
-        raise Blocked("not_bound", line(f"Its claim in the cluster is {phase}."))
-    return claim
-
-
-def _node_for(claim: Raw, pod: DataPod) -> str:
-    """Return the node where the pod must run: the one whose pods use a claim that only one node at a time can
-    mount; "" for any node. Raise Blocked."""
+        unused = "No job has mounted it yet: the cluster makes its volume for the first pod that does."
+        words = unused if phase == "Pending" else line(f"Its claim in the cluster is {phase}.")
+        raise Blocked("not_bound", words)
     if any(mode.endswith("Many") for mode in claim["spec"].get("accessModes") or ()):
         return ""
     for one in pod.others(fieldSelector=UNENDED):

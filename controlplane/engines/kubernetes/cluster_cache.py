@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 from controlplane.engines.base import RUNNING, EngineUnreachable, PodReport
 from controlplane.engines.kubernetes import names
@@ -234,12 +235,16 @@ class Absences:
         return {**nodes, **absent} if absent else nodes
 
 
+# By the pod's uid: the pod and its node, as the store had them, and the report.
+Known: TypeAlias = dict[str, tuple[Raw, Raw, PodReport]]
+
+
 class KnownReports:
     """A cache of pod reports; a report is rebuilt only if its pod or node may have changed. `nodes` and `now`: see
     `reports.pod_report`."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Raw, Raw, PodReport]] = {}
+        self._known: Known = {}
         # Uid -> the error that was logged.
         self._unreadable: dict[str, str] = {}
 
@@ -252,13 +257,7 @@ class KnownReports:
         """Return the report of one pod."""
         return self._report(pod, self._known, nodes, now)
 
-    def _report(
-        self,
-        pod: Raw,
-        known: Mapping[str, tuple[Raw, Raw, PodReport]],
-        nodes: Mapping[str, Raw],
-        now: datetime,
-    ) -> PodReport:
+    def _report(self, pod: Raw, known: Known, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
         uid, node = pod["metadata"]["uid"], nodes.get(pod["spec"].get("nodeName", ""))
         known_pod, known_node, report = known.get(uid, (None, None, None))
         # The store has a new object after every change, so identity is a sufficient and cheap comparison.

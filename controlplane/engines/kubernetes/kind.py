@@ -102,14 +102,13 @@ def _check_kubeconfig(text: str, context: str) -> None:
         read_kubeconfig,
     )
 
+    fault = "/kubeconfig", "kubeconfig_unreadable"
     try:
         config = read_kubeconfig(text)
-    except KubeconfigUnreadable as error:
-        raise _refused("/kubeconfig", "kubeconfig_unreadable", str(error)) from None
-    try:
+        fault = "/context", "context_unknown"
         chosen_context(config, context)
     except KubeconfigUnreadable as error:
-        raise _refused("/context", "context_unknown", str(error)) from None
+        raise _refused(*fault, str(error)) from None
 
 
 def _refused(pointer: str, code: str, detail: str) -> SettingsInvalid:

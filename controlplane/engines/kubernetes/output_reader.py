@@ -65,7 +65,10 @@ class OutputReader:
             if (ended := end_of(started)) is not None or phase_of(started) != "Running":
                 pod.require_python(ended or {})
                 raise Blocked("output_not_read", "The pod that reads the output of jobs has ended.")
-            self._receive(name, task, target, budget, report)
+            process = PodProcess(self._client.access, self._namespace, name, _command(task))
+            receive(process, target, budget, report)
+        except EngineRefused as refused:
+            raise Blocked(refused.code, str(refused)) from refused
         finally:
             pod.remove()
 
@@ -82,14 +85,10 @@ class OutputReader:
             seconds=POD_SECONDS,
         )
 
-    def _receive(self, pod: str, task: OutputTask, target: Path, budget: Budget, report: Report) -> None:
-        top = manifests.CHECKPOINT_DIR.removeprefix(f"{names.WORK_DIR}/") if task.is_of_checkpoints else ""
-        command = (*python(output_send), ROOT, "/".join(filter(None, (top, task.path))))
-        try:
-            process = PodProcess(self._client.access, self._namespace, pod, command)
-        except EngineRefused as refused:
-            raise Blocked(refused.code, str(refused)) from refused
-        receive(process, target, budget, report)
+
+def _command(task: OutputTask) -> tuple[str, ...]:
+    top = manifests.CHECKPOINT_DIR.removeprefix(f"{names.WORK_DIR}/") if task.is_of_checkpoints else ""
+    return (*python(output_send), ROOT, "/".join(filter(None, (top, task.path))))
 
 
 def receive(process: Process, target: Path, budget: Budget, report: Report) -> None:

@@ -41,6 +41,8 @@ _MOST_SKEW_SECONDS = 1800
 _EXPIRES_SOON = timedelta(days=7)
 # As many nodes are sufficient to find out what a cluster has.
 _NODES = 500
+# An annotation of storage classes.
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +285,12 @@ def _storage(client: Client, profile: ClusterProfile) -> Checks:
     classes = _listed(client, "/apis/storage.k8s.io/v1/storageclasses")
     if classes is None:
         return []
-    known = [each["metadata"]["name"] for each in classes]
-    default = [each["metadata"]["name"] for each in classes if _is_default(each)]
-    there = f"There is {', '.join(known) or 'none'}; the default is {', '.join(default) or 'not set'}."
+    notes = {each["metadata"]["name"]: each["metadata"].get("annotations") or {} for each in classes}
+    default = [name for name in notes if notes[name].get(_DEFAULT_CLASS) == "true"]
+    there = f"There is {', '.join(notes) or 'none'}; the default is {', '.join(default) or 'not set'}."
     chosen, caches = profile.work_storage_class, profile.cache_storage_class
     # In the order in which they are offered to users.
-    offered = tuple(sorted(known, key=lambda name: (name not in default, name)))
+    offered = tuple(sorted(notes, key=lambda name: (name not in default, name)))
     none = "No storage class with ReadWriteMany is set for caches (cache_storage_class)."
     cached = f"Datasets are cached on volumes of {profile.cache_size} of the storage class {caches}."
     lost = "Working directories and checkpoints in them are lost with their pods."
@@ -302,21 +304,16 @@ def _storage(client: Client, profile: ClusterProfile) -> Checks:
         *_first(
             "caches",
             (not caches, WARNING, none, "Jobs mount no datasets."),
-            (caches in known, OK, cached),
+            (caches in notes, OK, cached),
             (True, FAILED, f"There is no storage class {caches} (cache_storage_class). {there}"),
         ),
         *_first(
             "storage",
             (not chosen, WARNING, f"No storage class is set (work_storage_class). {there}", lost),
-            (chosen in known, OK, f"Working directories are kept by the storage class {chosen}."),
+            (chosen in notes, OK, f"Working directories are kept by the storage class {chosen}."),
             (True, FAILED, f"There is no storage class {chosen} (work_storage_class). {there}"),
         ),
     ]
-
-
-def _is_default(storage_class: Mapping[str, Any]) -> bool:
-    annotations = storage_class["metadata"].get("annotations") or {}
-    return annotations.get("storageclass.kubernetes.io/is-default-class") == "true"
 
 
 def _snapshots(client: Client, profile: ClusterProfile) -> Checks:

@@ -277,15 +277,13 @@ def _unbound(raw: Raw, now: datetime) -> PodReport:
 
 def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     """Report a bound pod whose command has not begun."""
-    what, words = _obstacle(raw)
     age = _bound_seconds(raw, now)
-    if what in _PULL_ERRORS:
-        limit = REFUSED_PULL_SECONDS if _PULL_REFUSED.search(f"{what} {words}") else PULL_SECONDS
-        message = _said("The image cannot be pulled", what, words)
-        return _late(raw, base.IMAGE_PULL_FAILED, message, age > limit)
-    if what in _CREATE_ERRORS:
-        message = _said("The container cannot be created", what, words)
-        return _late(raw, base.CONTAINER_NOT_CREATED, message, age > CREATE_SECONDS)
+    if obstacle := _obstacle(raw):
+        reason, message, limit = obstacle
+        # Until then the cluster retries by itself.
+        if age > limit:
+            return _end(raw, reason, message, is_gone=False)
+        return _open(raw, base.STARTING, reason, message)
     reason, message = _trouble(raw, nodes)
     if reason:
         return _open(raw, base.STARTING, reason, message)
@@ -302,24 +300,22 @@ def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     return _open(raw, base.STARTING)
 
 
-def _obstacle(raw: Raw) -> tuple[str, str]:
-    """Return reason and message of the first waiting container; init containers come first."""
+def _obstacle(raw: Raw) -> tuple[str, str, int] | None:
+    """Return why the first container that cannot be created waits (init containers come first): reason, message, and
+    for how many seconds it may; None if none waits for that."""
     for status in (*_steps(raw), main_status(raw)):
         waiting = (status.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in (*_PULL_ERRORS, *_CREATE_ERRORS):
-            words = str(waiting.get("message", ""))
-            # The original pull error during the kubelet's back-off too, so that the message does not change.
+        what, words = waiting.get("reason"), str(waiting.get("message", ""))
+        if what in _CREATE_ERRORS:
+            message = _said("The container cannot be created", what, words)
+            return base.CONTAINER_NOT_CREATED, message, CREATE_SECONDS
+        if what in _PULL_ERRORS:
+            # The original error during the kubelet's back-off too, so that the message does not change.
             if waits := _BACK_OFF.match(words):
-                return waits[1], words[waits.end() :]
-            return str(waiting["reason"]), words
-    return "", ""
-
-
-def _late(raw: Raw, reason: str, message: str, is_too_late: bool) -> PodReport:
-    """Report a pod as starting while the cluster retries by itself, and as failed afterwards."""
-    if is_too_late:
-        return _end(raw, reason, message, is_gone=False)
-    return _open(raw, base.STARTING, reason, message)
+                what, words = waits[1], words[waits.end() :]
+            limit = REFUSED_PULL_SECONDS if _PULL_REFUSED.search(f"{what} {words}") else PULL_SECONDS
+            return base.IMAGE_PULL_FAILED, _said("The image cannot be pulled", what, words), limit
+    return None
 
 
 def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
