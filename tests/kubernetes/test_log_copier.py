@@ -119,7 +119,7 @@ def test_one_odd_pod_is_logged_once_and_stops_nobody(
         finally:
             copier.close()
     assert [record.message for record in caplog.records if "odd" in record.message] == [
-        "the log of odd cannot be copied"
+        "the log of odd cannot be copied: 'status'"
     ]
 
 

@@ -46,9 +46,8 @@ def node_reports(
             ours[node] |= {share.index for share in devices_of(pod)}
         elif node:
             others[node].append(pod)
-    found = (node for node in nodes if _is_for_work(node, profile))
-    reports = (_report(node, ours[_name(node)], others[_name(node)], profile) for node in found)
-    return tuple(sorted(reports, key=lambda report: report.name))
+    found = {str(node["metadata"]["name"]): node for node in nodes if _is_for_work(node, profile)}
+    return tuple(_report(found[name], ours[name], others[name], profile) for name in sorted(found))
 
 
 def most_parts(nodes: Iterable[RawView]) -> int:
@@ -89,7 +88,7 @@ def _report(node: RawView, held: set[int], others: list[RawView], profile: Clust
     trouble, closure = _trouble(node), _closure(node, profile) or odd
     memory_mib = quantities.whole(allocatable.get("memory", 0)) // quantities.MIB
     return NodeReport(
-        name=_name(node),
+        name=str(node["metadata"]["name"]),
         pool=profile.pool_of(labels),
         devices=_devices(node, resource, parts, held, taken[resource]),
         milli_cpus=_left(quantities.milli(allocatable.get("cpu", 0)), taken["cpu"]),
@@ -237,7 +236,3 @@ def _tolerates(toleration: Mapping[str, str], taint: RawView) -> bool:
     if not is_same or (toleration.get("effect") or taint["effect"]) != taint["effect"]:
         return False
     return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
-
-
-def _name(node: RawView) -> str:
-    return str(node["metadata"]["name"])

@@ -78,11 +78,6 @@ class _WantedLog:
         """Return whether the pod or the copy of its log ever existed."""
         return self.was_seen or os.path.exists(self.copy.path)
 
-    def is_news(self, problem: str) -> bool:
-        """Return whether the last try failed for another reason, and store this one; each problem is logged once."""
-        known, self.problem = self.problem, problem
-        return problem != known
-
     async def wait(self, seconds: float) -> None:
         """Wait for a change of the pod, at most for `seconds`."""
         with contextlib.suppress(TimeoutError):
@@ -217,13 +212,20 @@ class LogCopier:
             try:
                 await self._try(wanted, await self._wait_source(wanted))
                 wanted.problem = ""
-            except PASSING as error:
-                if wanted.is_news(problem := _words(error)):
-                    log.info("log of %s: %s", wanted.name, problem)
             except Exception as error:
                 # Any error may be gone at the next try, and must not affect other logs.
-                if wanted.is_news(type(error).__name__):
-                    log.exception("the log of %s cannot be copied", wanted.name)
+                is_passing = isinstance(error, PASSING)
+                known, wanted.problem = wanted.problem, _words(error)
+                # Each problem is logged once.
+                if wanted.problem != known:
+                    level, trace = (logging.INFO, None) if is_passing else (logging.ERROR, error)
+                    log.log(
+                        level,
+                        "the log of %s cannot be copied: %s",
+                        wanted.name,
+                        wanted.problem,
+                        exc_info=trace,
+                    )
             if not wanted.copy.is_drained:
                 await wanted.pause()
         with self._drained:

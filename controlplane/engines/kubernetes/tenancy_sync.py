@@ -172,22 +172,18 @@ class Syncer:
     def _remove_unwanted(self) -> None:
         """Remove our objects that are no longer wanted: those in namespaces of existing projects, and queues."""
         for identity, found in self._there.items():
-            if identity in self._wanted or not self._may_go(found):
-                continue
-            path = names.path_of(found)
-            log.info("%s is not wanted any more: it is removed", path)
-            self._remove(path, found)
+            namespace = _above(found)
+            is_of_project = namespace in self._wanted and namespace in self._there
+            is_queue = found["kind"] in self.profile.placement.kinds
+            if identity not in self._wanted and (is_queue or (is_of_project and found["kind"] in REMOVED)):
+                path = names.path_of(found)
+                log.info("%s is not wanted any more: it is removed", path)
+                self._remove(path, found)
 
     def _remove(self, path: str, found: Raw) -> None:
         # A 409 means that a newer object has this name.
         with refusals(409):
             self.client.delete(path, uid=found["metadata"]["uid"])
-
-    def _may_go(self, found: Raw) -> bool:
-        if found["kind"] in self.profile.placement.kinds:
-            return True
-        namespace = _above(found)
-        return found["kind"] in REMOVED and namespace in self._wanted and namespace in self._there
 
     def _list(self, kind: str) -> dict[str, Raw]:
         query = {"labelSelector": names.ours(self.profile.installation)}
