@@ -79,7 +79,6 @@ class KubernetesEngine:
         self._memberships = Memberships(
             lambda pod_name: self.run_command(pod_name, elastic.agent_command()), self._watching.notify
         )
-        self._paths: Mapping[str, str] = {}
         self._ask_prometheus = prometheus_of(self._profile.prometheus, self.client)
 
     @property
@@ -245,7 +244,6 @@ class KubernetesEngine:
         return self._memberships.exchange(pod_name, membership, is_running=is_running)
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
-        self._paths = dict(paths)
         if paths and not self._watching.has_looked():
             # Before the first list a pod that is missing here may exist; the loop calls again within a second.
             return
@@ -355,10 +353,8 @@ class KubernetesEngine:
             raise EngineRefused(base.POD_NOT_GONE, words, is_passing=True)
 
     def _log_path(self, pod_name: str) -> Path:
-        """Return the log file of a pod: the path that the loop passed, else the default path."""
+        """Return the log file of a pod, to which the loop has it copied."""
         base.check_pod_name(pod_name)
-        if pod_name in self._paths:
-            return Path(self._paths[pod_name])
         parts = base.parts_of(pod_name)
         if parts is None:
             raise EngineRefused(base.NO_SUCH_POD, f"There is no pod {pod_name!r}.")

@@ -83,21 +83,17 @@ def wakeup_pipe_of(directory: Path) -> int:
 
 def deliver(path: Path, text: str) -> None:
     """Replace the membership file atomically, unless it is newer: the connection of a former leader may open late."""
-    if generation_of(text) < generation_in(path):
+    try:
+        known = generation_of(path.read_text())
+    except (OSError, UnicodeDecodeError):
+        # Anything else in its place counts as older than any membership.
+        known = 0
+    if generation_of(text) < known:
         return
     # By rename, and with the process id in the name, because the agent of an older connection may still be writing.
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(text)
     fresh.replace(path)
-
-
-def generation_in(path: Path) -> int:
-    """Return the generation of the membership in a file; 0 if there is none."""
-    try:
-        return generation_of(path.read_text())
-    except (OSError, UnicodeDecodeError):
-        # Anything else in its place counts as older than any membership.
-        return 0
 
 
 def generation_of(text: str) -> int:
