@@ -118,13 +118,20 @@ class Client:
         query = {"fieldManager": FIELD_MANAGER}
         return self._call("PATCH", path, query, body, "application/merge-patch+json", priority=URGENT)
 
-    def remove_finalizer(self, path: str, finalizer: str, *, uid: str) -> Any:
+    def remove_finalizer(self, path: str, finalizer: str, *, uid: str) -> Any | None:
         """Remove one finalizer of an object of a built-in kind, and keep those that others add meanwhile. Return the
-        patched object. Raise ApiError 409 if the object has another uid."""
+        patched object; None if the object with this uid is gone."""
         query = {"fieldManager": FIELD_MANAGER}
         body = {"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [finalizer]}}
         content_type = "application/strategic-merge-patch+json"
-        return self._call("PATCH", path, query, body, content_type, priority=URGENT)
+        try:
+            return self._call("PATCH", path, query, body, content_type, priority=URGENT)
+        except ApiError as error:
+            causes = error.details.get("causes") or ()
+            # To an object of the same name the patch would give another uid, which is invalid.
+            if error.status == 404 or any(cause.get("field") == "metadata.uid" for cause in causes):
+                return None
+            raise
 
     def delete(self, path: str, *, grace_seconds: int | None = None, uid: str | None = None) -> Any | None:
         """Return the object being deleted, or a Status; None if it is absent. Raise ApiError 409 if `uid` is

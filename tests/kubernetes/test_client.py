@@ -72,6 +72,20 @@ def test_every_verb_and_what_it_counts(client, maps):
     }
 
 
+def test_one_finalizer_is_removed_from_the_object_with_this_uid_only(client, maps):
+    body = config_map("held")
+    body["metadata"]["finalizers"] = ["example.org/ours", "example.org/theirs"]
+    path, uid = f"{maps}/held", client.create(maps, body)["metadata"]["uid"]
+    assert client.remove_finalizer(path, "example.org/ours", uid=uid.replace(uid[0], "g")) is None
+    for _ in range(2):
+        left = client.remove_finalizer(path, "example.org/ours", uid=uid)
+        assert left["metadata"]["finalizers"] == ["example.org/theirs"]
+    client.delete(path)
+    client.remove_finalizer(path, "example.org/theirs", uid=uid)
+    assert client.find(path) is None
+    assert client.remove_finalizer(path, "example.org/theirs", uid=uid) is None
+
+
 def test_a_refusal_carries_the_servers_own_words(client, maps):
     client.create(maps, config_map("a"))
     with pytest.raises(ApiError) as taken:

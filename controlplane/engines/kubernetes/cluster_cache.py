@@ -80,9 +80,7 @@ class Watching:
 
     def look(self, timeout_seconds: float = SYNC_SECONDS) -> Cluster:
         """Return a snapshot of the cluster. Raise EngineUnreachable if the cache is incomplete or outdated.
-
-        `timeout_seconds`: how long after the start of the watches to wait for their first lists.
-        """
+        `timeout_seconds`: how long after the start of the watches to wait for their first lists."""
         self._require_fresh(timeout_seconds)
         pods, ours, others = self._pods.items(), {}, []
         for raw in pods.values():

@@ -69,15 +69,11 @@ PLACEMENTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterProfile(Settings):
-    """How objects must be rendered for one cluster: its settings, and our identity in it.
-
-    `installation` separates our objects from those of another control plane on the same cluster. `scheduler`
-    decides where pods run: "planner" (ours) or "kai". `has_mpi_operator` is the result of the last cluster
-    check.
-    """
+    """How objects must be rendered for one cluster: its settings, and our identity in it. `installation` separates
+    our objects from those of another control plane on the same cluster. `scheduler` decides where pods run: "planner"
+    (ours) or "kai". `has_mpi_operator` is the result of the last cluster check."""
 
     installation: str = "trainyard"
-    cluster: str = ""
     scheduler: str = PLANNER
     has_mpi_operator: bool = False
 
@@ -160,10 +156,8 @@ class ClusterProfile(Settings):
 
 
 def profile_from(settings: Mapping[str, Any]) -> ClusterProfile:
-    """Return the profile from a cluster's settings, which also contain `credentials` and our identity.
-
-    Raise SettingsInvalid (a ValueError).
-    """
+    """Return the profile from a cluster's settings, which also contain `credentials` and our identity. Raise
+    SettingsInvalid (a ValueError)."""
     knobs = parse_settings({name: value for name, value in settings.items() if name in KNOBS})
-    identity = ("installation", "cluster", "scheduler", "has_mpi_operator")
+    identity = ("installation", "scheduler", "has_mpi_operator")
     return ClusterProfile(**knobs, **{name: settings[name] for name in identity if settings.get(name)})

@@ -71,10 +71,8 @@ def pod(
     among: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a pod that mounts the claim at `root`, with the image for python3 from the cluster's settings.
-
     `seconds`: its longest run time, None: unlimited. `node`: the node whose pods already use the claim; "" leaves the
-    choice to the cluster's scheduler, `among` these nodes if there are any.
-    """
+    choice to the cluster's scheduler, `among` these nodes if there are any."""
     container = {
         "name": names.MAIN_CONTAINER,
         "image": profile.images.get(profile.code_image) or profile.code_image or profile.default_image,

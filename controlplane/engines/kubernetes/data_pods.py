@@ -129,12 +129,10 @@ class DataPod:
     def printed(
         self, budget: Budget, reasons: Mapping[int, str], otherwise: str, *, is_passing: bool, seconds: float
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield the JSON objects that the pod's program prints, until it has ended; {} for any other line.
-
-        `seconds`: for the start. Raise Blocked with the reason of the program's exit code, or `otherwise`;
-        ContentMissing for a code with the reason ""; ApiError or Unreachable if the log of the ended pod cannot be
-        read; and what `budget` raises.
-        """
+        """Yield the JSON objects that the pod's program prints, until it has ended; {} for any other line. `seconds`:
+        the longest time until it starts. Raise Blocked with the reason that `reasons` has for the program's exit code,
+        or `otherwise`; ContentMissing for a code with the reason ""; ApiError or Unreachable if the log of the ended
+        pod cannot be read; and what `budget` raises."""
         seen, read_at = 0, time.monotonic()
         query = {"container": names.MAIN_CONTAINER, "follow": "true"}
         while True:

@@ -314,7 +314,7 @@ class KubernetesEngine:
         # A 409 means that another pod has this name now.
         with refusals(404, 409):
             released = self.client.remove_finalizer(path, names.FINALIZER, uid=uid)
-            if released["metadata"].get("deletionGracePeriodSeconds") != 0:
+            if released is not None and released["metadata"].get("deletionGracePeriodSeconds") != 0:
                 self.client.delete(path, grace_seconds=0, uid=uid)
         self._watching.hide(pod)
 

@@ -96,10 +96,7 @@ class LogStreams:
 
     async def file_began_ms(self, path: str) -> int | None:
         """Return the time of the first line in the node's present file of a log, in Unix ms; None for an empty
-        file. Does not wait for the rate limit.
-
-        Raise the exceptions of `open`, and TimeoutError after FILE_SECONDS.
-        """
+        file. Does not wait for the rate limit. Raise the exceptions of `open`, and TimeoutError after FILE_SECONDS."""
         query = {"limitBytes": str(_HEAD_BYTES)}
         async with asyncio.timeout(FILE_SECONDS), self.open(path, query, turn_seconds=0) as stream:
             stamp = (await stream.read()).partition(b" ")[0]

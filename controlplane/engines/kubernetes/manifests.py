@@ -59,10 +59,8 @@ def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> 
 
 
 def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
-    """Return the claim of the working directory of (job, rank); None if the directory is deleted with the pod.
-
-    It is owned by no attempt, so that the next attempt finds its checkpoints there.
-    """
+    """Return the claim of the working directory of (job, rank); None if the directory is deleted with the pod. No
+    attempt owns it, so that the next attempt finds its checkpoints there."""
     if not profile.work_storage_class:
         return None
     metadata = _metadata(spec, profile, names.claim_name(spec.job_id, spec.rank))
@@ -96,10 +94,7 @@ def pod(
     spec: PodSpec, profile: ClusterProfile, node: NodeReport | None, made: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the pod. `node`: the report of `spec.node`, None if the cluster's own scheduler chooses; `made`: the
-    anchor as the cluster returned it.
-
-    Raise EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN, NOT_SUPPORTED).
-    """
+    anchor as the cluster returned it. Raise EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN, NOT_SUPPORTED)."""
     metadata = _metadata(spec, profile, spec.name)
     # Users' labels are free text, and Kubernetes refuses a pod with an invalid label: such labels are an annotation.
     plain = {key: value for key, value in spec.labels.items() if _is_plain(key, value)}
@@ -190,11 +185,8 @@ def image_of(spec: PodSpec, profile: ClusterProfile) -> str:
 
 
 def gpu_request(spec: PodSpec, node: NodeReport | None) -> int:
-    """Return how many units of the node's GPU resource the pod requests: replicas if its devices are assigned in
-    parts.
-
-    Without a node, only whole GPUs are counted; shares are requested from the scheduler that places them.
-    """
+    """Return how many units of the node's GPU resource the pod requests; on a node that divides its GPUs the unit is
+    a part. Without a node, only whole GPUs are counted; shares are requested from the scheduler that places them."""
     if node is None:
         return sum(share.milli_gpus == 1000 for share in spec.devices)
     wanted = [-(-share.milli_gpus * node.device_parts // 1000) for share in spec.devices]
@@ -214,10 +206,8 @@ def gpu_request(spec: PodSpec, node: NodeReport | None) -> int:
 
 
 def escaped(argument: str) -> str:
-    """Escape an argument so that Kubernetes replaces `$(NAME)` and nothing else.
-
-    Other occurrences of `$$` are kept, because in many scripts they are the shell's own pid.
-    """
+    """Escape an argument so that Kubernetes replaces `$(NAME)` and nothing else. Other occurrences of `$$` are kept,
+    because in many scripts they are the shell's own pid."""
     if "$$" not in argument:
         return argument
     pieces, end = [], 0

@@ -29,11 +29,8 @@ OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAIN
 
 
 def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
-    """Return whether the operator can run the attempt; the same for each of its pods.
-
-    It cannot if pods request GPU shares or mount different claims: these depend on the node, but one template serves
-    all hosts.
-    """
+    """Return whether the operator runs the attempt; the same for each of its pods. It cannot if pods request GPU
+    shares or mount different claims: these depend on the node, but one template serves all hosts."""
     if not spec.has_equal_mounts:
         return False
     is_whole = all(share.milli_gpus == 1000 for share in spec.devices)
@@ -72,11 +69,7 @@ def host_of(launcher: PodSpec) -> PodSpec:
 
 def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> dict[str, Any]:
     """Return the MPIJob of the launcher's `spec`. `launcher` and `host` are our manifests of these pods;
-    `made` is the anchor.
-
-    The implementation is set to MPICH because the operator's variables for it do not override those by which
-    we point the implementations at sshd.
-    """
+    `made` is the anchor."""
     metadata = {
         "name": mpi_job_name(spec),
         "namespace": launcher["metadata"]["namespace"],
@@ -88,6 +81,7 @@ def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> d
         "slotsPerWorker": 1,
         # The launcher is rank 0 (decision 13).
         "runLauncherAsWorker": True,
+        # The operator's variables for MPICH do not override those by which we point mpirun at our sshd.
         "mpiImplementation": "MPICH",
         "sshAuthMountPath": OPERATORS_KEY_DIR,
         # Pods stay until we have read how they ended, and we do the retries ourselves.
@@ -102,10 +96,7 @@ def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> d
 
 def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, Any]:
     """Return a merge patch that turns `found`, a pod created by the operator, into `wanted`, the pod that we would
-    create.
-
-    The server answers 409 if `found` has changed. Raise EngineRefused(CANNOT_SHARE).
-    """
+    create. The server answers 409 if `found` has changed. Raise EngineRefused(CANNOT_SHARE)."""
     if _gpus(found, gpu_resource) != _gpus(wanted, gpu_resource):
         words = "Its nodes divide their GPUs differently, and the MPI operator makes equal pods."
         raise EngineRefused(CANNOT_SHARE, f"{words} Choose one node pool, or set mpi_operator to false.")

@@ -51,11 +51,8 @@ class Objects:
 
     def make(self, body: Raw) -> Raw:
         """Create the object, or adopt it if it exists with our identity labels; return it as stored (an existing
-        Secret: `body`, since we may not read secrets).
-
-        Raise EngineRefused if the server refuses it or the name belongs to others, EngineUnreachable if a retry can
-        succeed.
-        """
+        Secret: `body`, since we may not read secrets). Raise EngineRefused if the server refuses it or the name belongs
+        to others, EngineUnreachable if a retry can succeed."""
         try:
             created: Raw = self._client.create(_list_of(body), body)
             return created

@@ -32,6 +32,8 @@ OPERATOR_SECONDS = (0.1,) * 10 + (0.3,) * 30
 
 
 class PodStarter:
+    """Creates the objects of attempts. Thread-safe."""
+
     def __init__(
         self, client: Client, objects: Objects, pods: Watching, profile: ClusterProfile, scheduler: Scheduler
     ) -> None:
@@ -95,10 +97,7 @@ class PodStarter:
         self, spec: PodSpec, pod: Raw, anchor: Raw, render: Callable[[PodSpec, ClusterProfile], Raw]
     ) -> None:
         """Create the MPIJob when the launcher starts, and turn the pod that the operator created for this rank into
-        ours.
-
-        Raise a temporary EngineRefused while the operator has not created the pod.
-        """
+        ours. Raise a temporary EngineRefused while the operator has not created the pod."""
         # Only the launcher's start creates the job; the starts of other ranks wait for their pods.
         if spec.launches:
             if (claim := manifests.work_claim(spec, self._profile)) is not None:

@@ -14,12 +14,9 @@ _REFUSING_SECONDS = 0.05
 
 
 def open_port(access: Access, namespace: str, pod: str, port: int) -> socket.socket:
-    """Return a stream connected to a port of the pod.
-
-    Closing either side ends it. After the caller has shut down writing it can still read; the pod's process cannot
-    do the same, since the protocol has no message for that. Raise ConnectionRefusedError if no process listens,
-    EngineRefused, EngineUnreachable.
-    """
+    """Return a stream connected to a port of the pod. Closing either side ends it. After the caller has shut down
+    writing it can still read; the pod's process cannot do the same, since the protocol has no message for that. Raise
+    ConnectionRefusedError if no process listens, EngineRefused, EngineUnreachable."""
     messages = _PortMessages()
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward"
     with pod_refusals(pod):

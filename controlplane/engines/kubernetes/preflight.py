@@ -69,11 +69,8 @@ def _first(name: str, *rows: Row, found: tuple[str, ...] = ()) -> list[Check]:
 
 
 def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
-    """Check the cluster with these settings, which include its credentials. Never raises.
-
-    Messages quote responses of the server, which may contain what it was sent. So parts of the credentials are
-    removed here, the one place that all messages pass.
-    """
+    """Check the cluster with these settings, which include its credentials. Never raises. Messages quote responses of
+    the server, which may contain what it was sent; parts of the credentials are removed from them."""
     credentials = settings.get("credentials") or {}
     try:
         found = check_access(access_from(credentials), profile_from(settings))
