@@ -80,7 +80,7 @@ def test_the_jobs_of_a_cluster_that_answers_start_at_once(plant, tmp_path: Path,
     give_engine(other, None)
     engine.close()
     other.refresh_from_db()
-    assert (other.is_reachable, "has not told its nodes" in other.unreachable_message) == (False, True)
+    assert (other.is_reachable, "has not listed its nodes" in other.unreachable_message) == (False, True)
 
 
 def test_a_cycle_that_was_slower_than_its_lease_goes_on_with_the_next_cluster(plant, monkeypatch):

@@ -64,9 +64,8 @@ def pod_refusals(pod: str) -> Iterator[None]:
         yield
     except ApiError as error:
         codes = {404: base.NO_SUCH_POD, 403: base.NOT_PERMITTED, 401: base.NOT_PERMITTED}
-        raise EngineRefused(
-            codes.get(error.status, base.POD_NOT_RUNNING), f"{pod}: {error.message}"
-        ) from error
+        code = codes.get(error.status, base.POD_NOT_RUNNING)
+        raise EngineRefused(code, f"{pod}: {error.message}") from error
     except ApiFailed as error:
         if "container not found" in error.message or "not running" in error.message:
             raise EngineRefused(base.POD_NOT_RUNNING, f"{pod}: {error.message}") from error

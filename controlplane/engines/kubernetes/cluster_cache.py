@@ -167,7 +167,7 @@ class Watching:
         until = self._start() + timeout_seconds
         for reflector, what in ((self._nodes, "nodes"), (self._pods, "pods")):
             if not reflector.wait_listed(max(0.0, until - time.monotonic())):
-                words = f"The cluster has not told its {what} yet: {reflector.trouble or 'no answer'}"
+                words = f"The cluster has not listed its {what} yet: {reflector.trouble or 'no answer'}"
                 raise EngineUnreachable(words)
             age = reflector.seconds_since_contact()
             if age > STALE_SECONDS and not reflector.trouble and age <= SILENCE_SECONDS:

@@ -11,7 +11,7 @@ from typing import Any
 from controlplane.engines import base, place_files
 from controlplane.engines.base import PodSpec
 from controlplane.engines.kubernetes import code_fetch, mpi, names
-from controlplane.engines.kubernetes.pod_scripts import python, without_python
+from controlplane.engines.kubernetes.pod_scripts import last_line, python, without_python
 
 CONTAINER = "fetch-code"
 _REASONS = {
@@ -60,10 +60,9 @@ def failure(status: Mapping[str, Any]) -> tuple[str, str] | None:
     ended = (status.get("state") or {}).get("terminated") or {}
     if status.get("name") != CONTAINER or not ended.get("exitCode"):
         return None
-    words = str(ended.get("message") or "").strip().splitlines() or [""]
+    code, words = ended["exitCode"], last_line(ended)
     if hint := without_python(ended, "fetches the job's code"):
-        return base.CODE_NOT_FETCHED, f"{hint} {words[-1]}"
-    if ended["exitCode"] in _REASONS:
-        return _REASONS[ended["exitCode"]], words[-1]
-    said = f"Fetching the job's code ended with exit code {ended['exitCode']}. {words[-1]}"
-    return base.CODE_NOT_FETCHED, said
+        return base.CODE_NOT_FETCHED, f"{hint} {words}"
+    if code in _REASONS:
+        return _REASONS[code], words
+    return base.CODE_NOT_FETCHED, f"Fetching the job's code ended with exit code {code}. {words}"

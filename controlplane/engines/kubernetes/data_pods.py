@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.engines.kubernetes import names
-from controlplane.engines.kubernetes.pod_scripts import without_python
+from controlplane.engines.kubernetes.pod_scripts import last_line, without_python
 from controlplane.engines.kubernetes.reports import main_status
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
@@ -168,7 +168,7 @@ class DataPod:
     def require_python(self, ended: Raw) -> None:
         """Raise Blocked if the container ended because its image lacks python3."""
         if hint := without_python(ended, self._work):
-            raise Blocked("no_python", line(f"{hint} {words_of(ended)}"), is_passing=False)
+            raise Blocked("no_python", line(f"{hint} {last_line(ended)}"), is_passing=False)
 
     def _require_success(
         self, ended: Raw, reasons: Mapping[int, str], otherwise: str, *, is_passing: bool
@@ -176,7 +176,7 @@ class DataPod:
         if not (code := int(ended["exitCode"])):
             return
         self.require_python(ended)
-        words, reason = line(words_of(ended)), reasons.get(code, otherwise)
+        words, reason = line(last_line(ended) or f"Exit code {code}."), reasons.get(code, otherwise)
         raise Blocked(reason, words, is_passing=is_passing) if reason else ContentMissing(words)
 
 
@@ -196,11 +196,6 @@ def end_of(pod: Raw) -> Raw | None:
     if found is None and phase_of(pod) == "Failed":
         return {"exitCode": 1, "message": (pod.get("status") or {}).get("message") or "It was evicted."}
     return found
-
-
-def words_of(ended: Raw) -> str:
-    """Return the last line that the ended container wrote."""
-    return (str(ended.get("message") or "").strip().splitlines() or [f"Exit code {ended['exitCode']}."])[-1]
 
 
 def _parsed(text: bytes) -> Mapping[str, Any]:

@@ -154,7 +154,7 @@ class KubernetesEngine:
             if names.FINALIZER not in (found["metadata"].get("finalizers") or ()):
                 # A pod of another owner holds the name, so ours cannot exist.
                 return None
-            raise EngineRefused(base.NAME_TAKEN, f"Pod {pod_name} is ours, and somebody changed its labels.")
+            raise EngineRefused(base.NAME_TAKEN, f"Pod {pod_name} is ours, and its labels were changed.")
         self._watching.observe(found)
         return self._report(found)
 

@@ -93,13 +93,12 @@ def _queue(
         "overQuotaWeight": _devices(item.weight_milli),
         "limit": _devices(item.limit_milli_gpus),
     }
-    spec: dict[str, Any] = {
+    spec = {
         "displayName": name,
         "priority": item.priority,
         "resources": {"gpu": gpu, "cpu": free, "memory": free},
+        **({"parentQueue": parent} if parent else {}),
     }
-    if parent:
-        spec["parentQueue"] = parent
     return names.manifest("Queue", {"name": name, "labels": names.labels(profile.installation)}, spec=spec)
 
 
@@ -187,10 +186,10 @@ def share_annotations(spec: PodSpec) -> dict[str, str]:
     KAI's webhook would choose a random name but keeps ours, and where no webhook runs the binder requires one."""
     if not is_share(spec):
         return {}
-    device, config = spec.devices[0], {SHARED_CONFIG: _share_config(spec)}
-    if device.milli_gpus:
-        return {GPU_FRACTION: f"{device.milli_gpus / 1000:g}", **config}
-    return {GPU_MEMORY: str(device.memory_mib), **config}
+    device = spec.devices[0]
+    fraction = {GPU_FRACTION: f"{device.milli_gpus / 1000:g}"} if device.milli_gpus else {}
+    share = fraction or {GPU_MEMORY: str(device.memory_mib)}
+    return {**share, SHARED_CONFIG: _share_config(spec)}
 
 
 def _share_config(spec: PodSpec) -> str:
@@ -252,8 +251,7 @@ def _numbers(bound: str, queue: Mapping[str, Any] | None, profile: ClusterProfil
     amounts = {ours: (queue.get(theirs) or {}).get(profile.gpu_resource) for ours, theirs in fields.items()}
     numbers = {name: _milli(amount) for name, amount in amounts.items() if amount is not None}
     absent = {name for name in (_QUOTA, _LIMIT) if name != bound and not numbers.get(name)}
-    known = {name: number for name, number in numbers.items() if name not in absent}
-    return {"queue": queue.get("name", ""), **known}
+    return {"queue": queue.get("name", ""), **without(numbers, *absent)}
 
 
 def _milli(quantity: str) -> int:

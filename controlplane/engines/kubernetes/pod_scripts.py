@@ -30,6 +30,11 @@ def python(program: ModuleType, *below: ModuleType) -> tuple[str, ...]:
     return ("python3", "-I", "-c", inspect.getsource(pod_program) + text)
 
 
+def last_line(ended: Mapping[str, Any]) -> str:
+    """Return the last line that the ended container wrote; "" if none."""
+    return "".join(str(ended.get("message") or "").strip().splitlines()[-1:])
+
+
 def without_python(ended: Mapping[str, Any], work: str) -> str:
     """Return the message for a container that ended because its image lacks python3; "" for any other end. `work`:
     the container's task, such as "fills caches"."""

@@ -78,6 +78,7 @@ def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
         found = (Check("credentials", FAILED, refusal.message),)
     except SettingsInvalid as error:
         found = (Check("settings", FAILED, str(error)),)
+    # Removed here, because all messages pass this place.
     secrets = secrets_of(str(credentials.get("kubeconfig") or ""))
     return tuple(replace(check, message=hidden(check.message, secrets)) for check in found)
 
@@ -147,7 +148,7 @@ def _reachable(client: Client, profile: ClusterProfile) -> Checks:
     version = client.get("/version", timeout_seconds=_CALL_SECONDS)
     name, minor = str(version.get("gitVersion", "")), _number(version.get("minor"))
     is_old = version.get("major") != "1" or minor < OLDEST
-    unknown = _not_kubernetes(client.access.server, "it tells no version")
+    unknown = _not_kubernetes(client.access.server, "it reports no version")
     return _first(
         "reachable",
         (not name.startswith("v"), FAILED, unknown),

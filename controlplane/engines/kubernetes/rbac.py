@@ -67,13 +67,13 @@ NEEDED: tuple[Rule, ...] = (
     Rule(_SNAPSHOTS, "volumesnapshots", _TAKEN, "Snapshots cannot be taken.", OPTIONAL),
     Rule("", "events", ("list",), "Why a volume is not made is not shown.", OPTIONAL),
     Rule("kubeflow.org", "mpijobs", ("get", "create"), _NO_OPERATOR, WITH_MPI_OPERATOR),
-    Rule("scheduling.run.ai", "queues", _KEPT, "KAI cannot be told of projects.", WITH_KAI),
+    Rule("scheduling.run.ai", "queues", _KEPT, "Projects get no queues in KAI.", WITH_KAI),
     # A priority class per job priority, created before the job's pods.
     Rule("scheduling.k8s.io", "priorityclasses", ("get",), "Jobs of KAI have no priorities.", WITH_KAI),
     Rule("scheduling.run.ai", "podgroups", _GROUPED, "KAI cannot be given gangs.", WITH_KAI),
     # Only these events name the job for which KAI evicted a pod; without them, evicted pods appear as deleted by a
     # user.
-    Rule("", "events", ("list", "watch"), "It is not told for whom KAI preempts jobs.", WITH_KAI),
+    Rule("", "events", ("list", "watch"), "The job for which KAI preempts others is not shown.", WITH_KAI),
 )
 
 # Needed only if the setting `prometheus` names a service. It opens every service of the cluster; the chart's

@@ -70,7 +70,6 @@ _START_FAILURES: tuple[tuple[str, str, int | None, str], ...] = (
 # fmt: on
 _VOLUME = re.compile(r"persistentvolumeclaim|volume", re.IGNORECASE)
 _STEPS = {code_delivery.CONTAINER: "Fetches its code.", mpi.WAITING: "Waits until its hosts answer."}
-_SHUT_DOWN = ("Terminated", "NodeShutdown", "Shutdown")
 _SIGNALS = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
     11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
@@ -189,7 +188,7 @@ def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
     ):
         return base.NODE_LOST, _said("The node lost the container", ended.get("message"))
     if _was_deleted(raw, ended):
-        return base.POD_DELETED, "Somebody deleted the pod in the cluster."
+        return base.POD_DELETED, "The pod was deleted in the cluster."
     return _exit(ended) if ended else _unprepared(raw)
 
 
@@ -214,7 +213,7 @@ def _taken_away(raw: Raw) -> tuple[str, str] | None:
         # The pod garbage collector deletes a bound pod only if its node is gone or out of service.
         is_lost = condition.get("reason") == "DeletionByPodGC" and bool(_node_name(raw))
         return (base.NODE_LOST if is_lost else base.EVICTED), words
-    if status.get("reason") in ("Evicted", "Preempting", *_SHUT_DOWN):
+    if status.get("reason") in ("Evicted", "Preempting", "Terminated", "NodeShutdown", "Shutdown"):
         return base.EVICTED, _said("Taken away by its node", status.get("reason"), status.get("message"))
     return None
 
@@ -262,7 +261,7 @@ def _unbound(raw: Raw, now: datetime) -> PodReport:
     if raw["metadata"].get("deletionTimestamp"):
         if _is_stopped(raw):
             return _end(raw, base.STOPPED, "Stopped before it was started.", is_gone=True)
-        return _end(raw, base.POD_DELETED, "Somebody deleted the pod before it had a node.", is_gone=True)
+        return _end(raw, base.POD_DELETED, "The pod was deleted before it had a node.", is_gone=True)
     condition = condition_of(raw, "PodScheduled")
     words = str(condition.get("message", ""))
     message = _said("The cluster's scheduler has not bound it", words) if words else "Waits for its node."
@@ -337,7 +336,7 @@ def _trouble(raw: Raw, nodes: Mapping[str, Raw]) -> tuple[str, str]:
             f"removed from the cluster, or is declared dead by the taint {OUT_OF_SERVICE}."
         )
     if raw["metadata"].get("deletionTimestamp") and not _is_stopped(raw):
-        words = "Somebody deleted the pod in the cluster; it is ending."
+        words = "The pod was deleted in the cluster; it is ending."
         return _taken_away(raw) or (base.POD_DELETED, words)
     return "", ""
 

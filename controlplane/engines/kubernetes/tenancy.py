@@ -43,8 +43,7 @@ RULES: dict[str, tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = {
         ("networking.k8s.io", ("networkpolicies",), READ),
     ),
 }  # fmt: skip
-ROLES = tuple(RULES)
-ROLE_NAMES = tuple(f"trainyard-{name}" for name in ROLES)
+ROLE_NAMES = tuple(f"trainyard-{name}" for name in RULES)
 
 
 def objects(
@@ -56,7 +55,7 @@ def objects(
     for project in projects:
         found += [namespace(project.name, profile), *quotas(project, profile, parts)]
         found += [network_policy(project.name, profile)] if profile.network_policy else []
-        found += [binding(project, name, profile) for name in ROLES]
+        found += [binding(project, name, profile) for name in RULES]
     return tuple(found)
 
 

@@ -215,9 +215,7 @@ def contains(found: Any, wanted: Any) -> bool:
 def added(found: Raw, wanted: Raw) -> Raw:
     """Return a merge patch that removes fields added by others, which a server-side apply would keep. Only for
     kinds that are entirely ours; {} for others."""
-    if wanted["kind"] not in REMOVED:
-        return {}
-    return _less(found.get("spec") or {}, wanted["spec"])
+    return _less(found.get("spec") or {}, wanted["spec"]) if wanted["kind"] in REMOVED else {}
 
 
 def _less(found: Any, wanted: Any) -> Raw:

@@ -19,7 +19,6 @@ def test_no_settings_give_the_defaults_of_both_places():
     assert {field.name for field in fields(ClusterProfile)} == {
         *KNOBS,
         "installation",
-        "cluster",
         "scheduler",
         "has_mpi_operator",
     }

@@ -50,7 +50,7 @@ def tainted(*keys: str) -> Any:
         ("not-executable", base.FAILED, base.COMMAND_NOT_EXECUTABLE, 126, True, "permission denied"),
         ("no-dir", base.FAILED, base.WORKING_DIR_MISSING, 126, True, "not a directory"),
         ("stopped", base.FAILED, base.STOPPED, 143, True, ""),
-        ("deleted", base.FAILED, base.POD_DELETED, 9, True, "Somebody deleted"),
+        ("deleted", base.FAILED, base.POD_DELETED, 9, True, "The pod was deleted"),
         ("deleted-done", base.SUCCEEDED, base.COMPLETED, 0, True, ""),
         ("unschedulable", base.FAILED, base.POD_DELETED, None, True, "before it had a node"),
         ("evicted", base.FAILED, base.EVICTED, 143, True, "EvictionByEvictionAPI: Eviction API: evicting"),
