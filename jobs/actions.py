@@ -14,6 +14,7 @@ from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.fields import FieldError
 from controlplane.loop.wake import wake
 from controlplane.models import Counter, Event, Project, User
+from controlplane.models.bulk_insert import insert_rows
 from datasets.actions.artifacts import note_artifacts
 from datasets.actions.code import use_trees
 from datasets.actions.job_data import use_datasets
@@ -233,7 +234,7 @@ def _new_jobs(project: Project, specs: Sequence[dict[str, Any]], actor: Actor) -
     last = Counter.objects.advance("submission", len(specs))
     ranks = range(last - len(specs) + 1, last + 1)
     jobs = (_new_job(project, actor.user, spec, rank) for spec, rank in zip(specs, ranks, strict=True))
-    return Job.objects.bulk_create(jobs)
+    return insert_rows(jobs)
 
 
 def _new_job(project: Project, user: User, spec: dict[str, Any], rank: int) -> Job:

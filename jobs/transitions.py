@@ -15,6 +15,7 @@ from django.utils import timezone
 from controlplane.access import SYSTEM, Actor, reread
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.models import Command, Event, Project
+from controlplane.models.bulk_insert import insert_rows
 from controlplane.models.bulk_update import Change, change_rows
 from controlplane.scheduling.mentions import details_to_store
 from jobs import lifecycle
@@ -154,7 +155,7 @@ def stop_pods(
 ) -> None:
     """Queue the stop of each of these pods of the project's cluster."""
     later = {} if not_before is None else {"not_before": not_before}
-    Command.objects.bulk_create(
+    insert_rows(
         Command(
             kind=STOP_POD,
             cluster_id=project.cluster_id,

@@ -9,6 +9,7 @@ from django.db import models
 
 from controlplane.access import Actor
 from controlplane.models import AuditEntry
+from controlplane.models.bulk_insert import insert_rows
 
 _lasting: ContextVar[list[AuditEntry] | None] = ContextVar("lasting_audit", default=None)
 
@@ -34,9 +35,7 @@ def write_audit(
 def write_audits(actor: Actor, verb: str, object_type: str, after: Mapping[str, dict[str, Any]]) -> None:
     """Call `write_audit` for several objects in one statement; `after`: values by object name."""
     if actor.user is not None:
-        AuditEntry.objects.bulk_create(
-            _entry(actor, verb, object_type, name, after=values) for name, values in after.items()
-        )
+        insert_rows(_entry(actor, verb, object_type, name, after=values) for name, values in after.items())
 
 
 def write_lasting_audit(

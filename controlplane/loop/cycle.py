@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import datetime
+from enum import IntEnum
 
 from controlplane.engines.base import Engine, EngineUnreachable
 from controlplane.loop.balance import balance_jobs
@@ -49,17 +50,25 @@ LONGEST_SPARED_SECONDS = 5.0
 SPARED = 8
 
 
-def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bool | None:
+class Due(IntEnum):
+    """When the next pass is due: at the next period, soon, since commands wait for execution or a cluster failed, or
+    at once, since starts that were planned had to be left over."""
+
+    LATER = 0
+    SOON = 1
+    AT_ONCE = 2
+
+
+def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> Due | None:
     """Process every attached cluster once.
 
-    Return None if another process holds the lease, else whether the next pass is due at once: commands wait
-    for execution, or a cluster failed. `on_orders` is called as soon as the first commands are committed.
-    Events that arrive during the cycle are handled by the next one.
+    Return None if another process holds the lease, else when the next pass is due. `on_orders` is called as soon as
+    the first commands are committed. Events that arrive during the cycle are handled by the next one.
     """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
         return None
-    lease, has_commands, is_complete = _LoopLease(token), False, False
+    lease, due, is_complete = _LoopLease(token), Due.SOON, False
     try:
         outcomes = []
         for cluster in attached_clusters():
@@ -67,11 +76,11 @@ def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bo
             if not lease.keep():
                 # The cycle took longer than the lease lasts; the new holder of the lease continues.
                 break
-        has_commands = any(outcomes)
+        due = max((Due.SOON if one is None else one for one in outcomes), default=Due.LATER)
         is_complete = None not in outcomes
     finally:
         release(LEASE, token, is_complete=is_complete)
-    return has_commands or not is_complete
+    return due
 
 
 class _LoopLease:
@@ -110,7 +119,7 @@ def keep_fresh() -> None:
 
 def _run_guarded(
     cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: _LoopLease
-) -> bool | None:
+) -> Due | None:
     """Process one cluster; return None after an exception, which does not stop the other clusters. /readyz
     reports it."""
     try:
@@ -120,7 +129,7 @@ def _run_guarded(
         return None
 
 
-def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: _LoopLease) -> bool:
+def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: _LoopLease) -> Due:
     context, elastic = context_of(cluster), ElasticJobs(cluster)
     engine, nodes_with_orphans = _look(cluster, context, elastic, now)
     if not cluster.is_reachable:
@@ -129,7 +138,7 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: 
     # Reconciling may have written commands for the pods of ended or stopping jobs.
     on_orders()
     if _can_wait(cluster, context) or not lease.keep_for_plan(context.plan_seconds):
-        return False
+        return Due.LATER
     began = time.perf_counter()
     observation = observe(cluster, now, nodes_with_orphans, context.jobs)
     if engine is not None:
@@ -140,7 +149,7 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: 
     if not lease.keep():
         # Another process has planned on this cluster since: the plan is of a state that is gone.
         logger.warning("the plan of %s took %.1f s and is dropped", cluster.name, context.plan_seconds)
-        return False
+        return Due.LATER
     began = time.perf_counter()
     plan = shrink_victims(elastic, engine, decided.plan, now) if engine else decided.plan
     hasten_owed(cluster, plan)
@@ -158,7 +167,10 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: 
         )
     has_grown = engine is not None and _resize(cluster, elastic, engine, observation, decided.plan, now)
     note_promises(elastic, plan)
-    return recorded.has_commands or recorded.has_more_holds or decided.has_orders or has_grown
+    if recorded.has_more_starts:
+        return Due.AT_ONCE
+    is_soon = recorded.has_commands or recorded.has_more_holds or decided.has_orders or has_grown
+    return Due.SOON if is_soon else Due.LATER
 
 
 def _resize(

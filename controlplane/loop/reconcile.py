@@ -22,6 +22,7 @@ from controlplane.loop.job_transitions import settle_jobs
 from controlplane.loop.pod_diff import OPEN, pod_keys
 from controlplane.loop.pod_lookup import PodLookup
 from controlplane.models import Cluster, Command, Event, Node
+from controlplane.models.bulk_insert import insert_rows
 from controlplane.models.bulk_update import Change, change_rows, one_by_one
 from jobs.command_kinds import FORGET_POD, POD, START_POD, STOP_POD
 from jobs.models import Job, Pod
@@ -205,7 +206,7 @@ def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> se
     command_states = dict(sorted(rows, key=lambda row: row[1] in OPEN))
     staying = _starting(names) | open_offers(cluster, orphans)
     awaited = _awaited(orphans)
-    Command.objects.bulk_create(
+    insert_rows(
         _end_order(cluster, report, LATE_START_SECONDS if report.name in awaited else 0)
         for report in orphans
         # A longer name cannot be one of ours.

@@ -21,6 +21,7 @@ from controlplane.loop.hold_writes import changed_holds, write_holds
 from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payloads
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
+from controlplane.models.bulk_insert import insert_rows
 from controlplane.models.prepared import Rows, prepared
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.plan import Plan, Preempt, Start
@@ -45,12 +46,13 @@ STARTS_SECONDS = 1.0
 @dataclass(slots=True)
 class Recorded:
     """What was written. `has_commands`: commands wait for execution. `has_more_holds`: not all queued jobs were
-    compared with their rows."""
+    compared with their rows. `has_more_starts`: starts were left to the next cycle."""
 
     started: int = 0
     preempted: int = 0
     held: int = 0
     has_more_holds: bool = False
+    has_more_starts: bool = False
 
     @property
     def has_commands(self) -> bool:
@@ -83,7 +85,7 @@ def record(
             on_orders()
     context.holds = progress
     if plan.starts:
-        recorded.started = _record_starts(cluster, plan.starts, now, on_orders)
+        recorded.started, recorded.has_more_starts = _record_starts(cluster, plan.starts, now, on_orders)
     # Written last, because no start depends on it.
     if shares := _changed_shares(plan, seen):
         with transaction.atomic():
@@ -148,8 +150,9 @@ def _preempted(preempt: Preempt, beneficiary: Job) -> Target:
 
 def _record_starts(
     cluster: Cluster, starts: Sequence[Start], now: datetime, on_orders: Callable[[], None]
-) -> int:
-    """Begin the attempts of these starts in batches, until the time limit. Return how many were begun."""
+) -> tuple[int, bool]:
+    """Begin the attempts of these starts in batches, until the time limit. Return how many were begun, and
+    whether starts are left over."""
     nodes, count, until = _Nodes(cluster), 0, time.monotonic() + STARTS_SECONDS
     for first in range(0, len(starts), BATCH):
         wanted = starts[first : first + BATCH]
@@ -166,8 +169,8 @@ def _record_starts(
         if begun:
             on_orders()
         if time.monotonic() > until:
-            break
-    return count
+            return count, first + BATCH < len(starts)
+    return count, False
 
 
 def _begin_together(
@@ -206,7 +209,7 @@ def _begin_attempts(
     # mount.
     waiting = waiting_jobs(jobs[start.job].pk for start in starts)
     begun = _claim([start for start in starts if start.job not in waiting], jobs, now)
-    attempts = Attempt.objects.bulk_create(
+    attempts = insert_rows(
         Attempt(job=jobs[start.job], number=jobs[start.job].attempt, created_at=now) for start in begun
     )
     placed = [
@@ -215,11 +218,9 @@ def _begin_attempts(
         for shapes in (_shapes(attempt.job),)
         for placement in start.placements
     ]
-    Pod.objects.bulk_create(pod for pod, _ in placed)
+    insert_rows(pod for pod, _ in placed)
     _take_devices(placed, nodes)
-    Command.objects.bulk_create(
-        order for start in begun for order in _start_orders(jobs[start.job], start.placements, nodes)
-    )
+    insert_rows(order for start in begun for order in _start_orders(jobs[start.job], start.placements, nodes))
     return begun
 
 
@@ -274,7 +275,7 @@ def _pod(attempt: Attempt, placement: PodPlacement, shape: PodShape, nodes: _Nod
 
 
 def _take_devices(placed: Sequence[tuple[Pod, PodPlacement]], nodes: _Nodes) -> None:
-    Allocation.objects.bulk_create(
+    insert_rows(
         Allocation(pod=pod, device_id=nodes.devices[placement.node, index], milli_gpus=milli)
         for pod, placement in placed
         for index, milli in placement.devices
@@ -302,7 +303,7 @@ def add_workers(
     nodes, job.attempt = _Nodes(cluster), attempt.number
     attempt.job = job
     placed = [(_pod(attempt, place, PodShape(place.rank, "worker"), nodes), place) for place in places]
-    Pod.objects.bulk_create(pod for pod, _ in placed)
+    insert_rows(pod for pod, _ in placed)
     _take_devices(placed, nodes)
     by_rank = {place.rank: place for place in places}
     given = {
@@ -313,7 +314,7 @@ def add_workers(
     }
     shapes = [PodShape(pod.rank, "worker") for pod, _ in placed]
     payloads = start_payloads(job, shapes, by_rank, nodes.memory_mib)
-    Command.objects.bulk_create(
+    insert_rows(
         Command(
             kind=START_POD,
             cluster_id=cluster.pk,

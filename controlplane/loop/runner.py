@@ -21,7 +21,7 @@ from controlplane.engines.base import EngineUnreachable
 from controlplane.loop import garbage
 from controlplane.loop.claim_tokens import free_what_the_dead_hold
 from controlplane.loop.cluster_context import forget_contexts
-from controlplane.loop.cycle import keep_fresh, run_cycle
+from controlplane.loop.cycle import Due, keep_fresh, run_cycle
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.loop.execute import POOLS, WorkerPool, clusters_with_work
 from controlplane.loop.log_shipping import LogKeeper
@@ -183,8 +183,8 @@ class Runner:
         # The first cycle makes the objects that all later ones keep, so these are exempted from garbage
         # collection.
         with nullcontext() if self._has_led else garbage.long_lived():
-            has_commands = run_cycle(timezone.now(), self._notify_pools)
-        if has_commands is None:
+            due = run_cycle(timezone.now(), self._notify_pools)
+        if due is None:
             # Another process holds the lease and may have read the rows before our notification, so run again
             # soon.
             self._is_stopping.wait(BUSY_PAUSE_SECONDS)
@@ -192,11 +192,14 @@ class Runner:
             self._cycle_wakeup.set()
             return
         self._has_led = True
-        if has_commands:
+        if due:
             self._notify_pools()
         elif not self._is_ordered():
             self._period.settle(seen_event)
-        self._pace(PACE * (time.monotonic() - began))
+        if due == Due.AT_ONCE:
+            self._cycle_wakeup.set()
+        else:
+            self._pace(PACE * (time.monotonic() - began))
 
     def _pace(self, seconds: float) -> None:
         """Pause so that changes batch up; pause less after a user action."""

@@ -75,8 +75,8 @@ def _change_each(rows: type[models.Model], names: Sequence[str], changes: Sequen
         if connection.vendor == "postgresql":
             _update_from_values(cursor, rows, fields, values)
         else:
-            *assigned, key = (f"{_quoted(field)} = %s" for field in fields)
-            cursor.executemany(f"UPDATE {_table(rows)} SET {', '.join(assigned)} WHERE {key}", values)  # noqa: S608  # our own table
+            *assigned, key = (f"{quoted(field)} = %s" for field in fields)
+            cursor.executemany(f"UPDATE {table_of(rows)} SET {', '.join(assigned)} WHERE {key}", values)  # noqa: S608  # our own table
 
 
 def _update_from_values(
@@ -87,25 +87,25 @@ def _update_from_values(
 ) -> None:
     """Write all rows by one UPDATE ... FROM (VALUES ...); PostgreSQL takes three times as long for one UPDATE
     per row."""
-    *assigned, key = (f"{_quoted(field)} = new.{_quoted(field)}::{_type(field)}" for field in fields)
-    columns, row = ", ".join(map(_quoted, fields)), f"({', '.join(['%s'] * len(fields))})"
+    *assigned, key = (f"{quoted(field)} = new.{quoted(field)}::{column_type(field)}" for field in fields)
+    columns, row = ", ".join(map(quoted, fields)), f"({', '.join(['%s'] * len(fields))})"
     cursor.execute(
-        f"UPDATE {_table(rows)} AS old SET {', '.join(assigned)} "  # noqa: S608  # our own table
+        f"UPDATE {table_of(rows)} AS old SET {', '.join(assigned)} "  # noqa: S608  # our own table
         f"FROM (VALUES {', '.join([row] * len(values))}) AS new ({columns}) WHERE old.{key}",
         [value for line in values for value in line],
     )
 
 
-def _type(field: AnyField) -> str:
+def column_type(field: AnyField) -> str:
     """Return the column's type without its length: a cast to varchar(63) would silently cut a longer text."""
     return str(field.rel_db_type(connection)).partition("(")[0]
 
 
-def _table(rows: type[models.Model]) -> str:
+def table_of(rows: type[models.Model]) -> str:
     return connection.ops.quote_name(rows._meta.db_table)
 
 
-def _quoted(field: AnyField) -> str:
+def quoted(field: AnyField) -> str:
     return connection.ops.quote_name(str(field.column))
 
 

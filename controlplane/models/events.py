@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from django.db import connection, models, transaction
 from django.utils import timezone
 
+from controlplane.models.bulk_insert import insert_rows
+
 SYSTEM = "system"
 
 
@@ -50,7 +52,7 @@ class EventManager(models.Manager["Event"]):
             last = Counter.objects.advance("event", len(written))
             for offset, event in enumerate(reversed(written)):
                 event.seq = last - offset
-            self.bulk_create(written)
+            insert_rows(written)
         return last
 
     def last_seq(self) -> int:

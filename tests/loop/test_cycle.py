@@ -60,11 +60,11 @@ def test_a_cycle_in_which_nothing_happens_asks_little(plant, monkeypatch, django
     # On PostgreSQL jobs written by the test's own transaction, which is still running, are fetched each time.
     few = 14 + (connection.vendor == "postgresql")
     with django_assert_num_queries(few):
-        assert cycle.run_cycle(plant.clock()) is False
+        assert cycle.run_cycle(plant.clock()) is cycle.Due.LATER
     Program(plant, make_job(project, "el", kind="elastic", workers=2)).settle()
     # its pods, generation and operation
     with django_assert_num_queries(few + 3):
-        assert cycle.run_cycle(plant.clock()) is False
+        assert cycle.run_cycle(plant.clock()) is cycle.Due.LATER
 
 
 def test_a_quantity_that_an_older_version_took_in_holds_up_nobody_else(plant):

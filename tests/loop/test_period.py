@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from controlplane.loop import period
+from controlplane.loop import period, runner
+from controlplane.loop.cycle import Due
 from controlplane.loop.period import PERIOD_SECONDS, QUIET_PASS_SECONDS, Period, is_quiet
 from controlplane.loop.runner import Runner
 from controlplane.models import Cluster, Command, Event
@@ -110,3 +111,14 @@ def test_a_quiet_loop_ends_as_soon_as_a_busy_one(plant, monkeypatch: pytest.Monk
     assert loop._period.seconds == QUIET_PASS_SECONDS
     assert len(waits) == 1
     assert waits[0] <= PERIOD_SECONDS
+
+
+def test_the_loop_pauses_between_cycles_unless_starts_are_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[str] = []
+    monkeypatch.setattr(Runner, "_pace", lambda *_: pauses.append("pause"))
+    for due, expected in ((Due.AT_ONCE, []), (Due.SOON, ["pause"]), (Due.LATER, ["pause", "pause"])):
+        monkeypatch.setattr(runner, "run_cycle", lambda *_, due=due: due)
+        loop = Runner(has_broker=False)
+        loop._cycle()
+        assert pauses == expected
+        assert loop._cycle_wakeup.is_set() == (due == Due.AT_ONCE)

@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.loop import hold_writes
 from controlplane.loop import record as recording
-from controlplane.loop.cycle import run_cycle
+from controlplane.loop.cycle import Due, run_cycle
 from controlplane.loop.observe import JobCache, observe
 from controlplane.loop.record import record
 from controlplane.models import Command, Event
@@ -63,8 +63,8 @@ def test_starts_for_which_a_cycle_has_no_time_are_left_to_the_next(plant, monkey
     project = make_project()
     for number in range(3):
         make_job(project, f"job-{number}")
-    for started in (1, 2, 3):
-        plant.tick()
+    for started, due in ((1, Due.AT_ONCE), (2, Due.AT_ONCE), (3, Due.SOON)):
+        assert run_cycle(plant.clock()) is due
         assert Attempt.objects.count() == Event.objects.filter(kind="job.starting").count() == started
     plant.settle()
     assert set(plant.states().values()) == {"running"}
@@ -92,9 +92,8 @@ def test_a_long_queue_is_written_in_portions(plant, monkeypatch):
     queue = [make_job(project, f"job-{number}", gpus=8) for number in range(9)]
     known = []
     for _ in range(4):
-        assert run_cycle(plant.clock()) is (len(known) < 2), (
-            "the next cycle is due while some are not compared"
-        )
+        due = Due.SOON if len(known) < 2 else Due.LATER
+        assert run_cycle(plant.clock()) is due, "the next cycle is due while some are not compared"
         known.append(positions(queue))
     assert [len(one) for one in known] == [5, 8, 9, 9]
     assert known[-1] == {f"job-{number}": number + 1 for number in range(9)}

@@ -1,0 +1,57 @@
+"""Insert many rows at once. Django converts and quotes each value of each row; on PostgreSQL one JSON document, which
+the server takes apart, needs a tenth of that time."""
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+import orjson
+from django.db import connection, models
+
+from controlplane.models.bulk_update import AnyField, column_type, quoted, table_of
+from controlplane.models.prepared import AnyModel
+
+# The columns whose values have the same form in JSON as in the row. Other kinds of columns are left to Django.
+PLAIN = (
+    models.BooleanField, models.CharField, models.DateTimeField, models.FloatField,
+    models.ForeignKey, models.IntegerField, models.JSONField, models.TextField, models.UUIDField,
+)  # fmt: skip
+
+
+def insert_rows(rows: Iterable[AnyModel]) -> list[AnyModel]:
+    """Insert rows of one model, all with or all without a primary key, by one statement; set the keys that the
+    database generates. Raise what `bulk_create` raises. Fractions must be finite."""
+    rows = list(rows)
+    if not rows:
+        return rows
+    model = type(rows[0])
+    fields = [
+        field for field in model._meta.concrete_fields if rows[0].pk is not None or not field.primary_key
+    ]
+    if connection.vendor != "postgresql" or not all(isinstance(field, PLAIN) for field in fields):
+        return model._default_manager.bulk_create(rows)
+    try:
+        document = _document(rows, fields)
+    except TypeError:
+        # Such as an integer of more than 64 bits, an expression, or half of a character.
+        return model._default_manager.bulk_create(rows)
+    for row, key in zip(rows, _insert(model, fields, document), strict=True):
+        row.pk, row._state.adding, row._state.db = key, False, connection.alias
+    return rows
+
+
+def _document(rows: Sequence[models.Model], fields: Sequence[AnyField]) -> str:
+    columns, values = [field.column for field in fields], attrgetter(*(field.attname for field in fields))
+    return orjson.dumps([dict(zip(columns, values(row), strict=True)) for row in rows]).decode()
+
+
+def _insert(model: type[models.Model], fields: Sequence[AnyField], document: str) -> list[object]:
+    """Insert the rows of this document; return their keys in the same order."""
+    columns = ", ".join(map(quoted, fields))
+    typed = ", ".join(f"{quoted(field)} {column_type(field)}" for field in fields)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {table_of(model)} ({columns}) "  # noqa: S608  # our own table
+            f"SELECT * FROM json_to_recordset(%s) AS new ({typed}) RETURNING {quoted(model._meta.pk)}",
+            [document],
+        )
+        return [key for (key,) in cursor.fetchall()]
