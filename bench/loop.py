@@ -138,10 +138,12 @@ class Crowd:
             pass
 
     def first(self) -> None:
-        """Run the first cycle, which also begins the first starts."""
+        """Run the first cycle, which also begins the first starts, and what precedes it in the loop's process."""
         from controlplane.loop.cycle import run_cycle
         from controlplane.loop.garbage import long_lived
+        from controlplane.loop.statistics import refresh_statistics
 
+        refresh_statistics()
         with long_lived():
             run_cycle(self.plant.clock())
 

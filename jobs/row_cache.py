@@ -10,6 +10,7 @@ Transaction ids are comparable only on one server: after a failover, a restore o
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import orjson
@@ -25,6 +26,7 @@ T = TypeVar("T")
 Row = Mapping[str, Any]
 _Entry: TypeAlias = tuple[tuple[Any, ...], Row]
 """A row as the driver returned it, and decoded."""
+_ROW = itemgetter(1)
 
 
 class _Moment(NamedTuple):
@@ -63,6 +65,8 @@ class RowCache:
         self._queries: _Queries | None = None
         self._since: _Moment | None = None
         self._known: dict[str, _Entry] = {}
+        # The known jobs that are not queued: most jobs that leave the known ones are of these.
+        self._active: set[str] = set()
         self._rows: list[Row] = []
 
     @property
@@ -90,7 +94,8 @@ class RowCache:
         since = queries.moment()
         found = queries.all_rows()
         self._known = self._noted(found)
-        self._rows = [row for _, row in self._known.values()]
+        self._active = {key for key, entry in self._known.items() if self._is_active(entry)}
+        self._rows = [*map(_ROW, self._known.values())]
         self.changed, self._since = None, since
 
     def _read_changes(self, queries: "_Queries", since: _Moment) -> bool:
@@ -103,7 +108,7 @@ class RowCache:
         # Read after the keys: these rows may be newer, or have left. The next read sees what has changed since.
         found = self._noted(queries.rows(changed)) if changed else {}
         counted = frozenset(map(plain_id, changed))
-        missing = len(self._known.keys() | counted) - count
+        missing = len(self._known) + len(counted - self._known.keys()) - count
         left = (self._known.keys() & counted) - found.keys()
         if missing:
             gone = self._gone(queries, missing, counted)
@@ -114,7 +119,9 @@ class RowCache:
         self.changed = frozenset((*news, *left))
         if self.changed:
             self._known = in_order(self._known, news, left, self._rank_of)
-            self._rows = [row for _, row in self._known.values()]
+            self._active -= self.changed
+            self._active |= {key for key, entry in news.items() if self._is_active(entry)}
+            self._rows = [*map(_ROW, self._known.values())]
         self._since = following
         return True
 
@@ -124,9 +131,9 @@ class RowCache:
         were active, and ten times as many may be queued."""
         known, active, at = self._known, queries.active_ranks(), self._rank_at
         absent = {
-            key: raw[self._id_at]
-            for key, (raw, _) in known.items()
-            if raw[self._state_at] != QUEUED and raw[at] not in active and key not in counted
+            key: known[key][0][self._id_at]
+            for key in self._active - counted
+            if known[key][0][at] not in active
         }
         # Some may be queued again since.
         still = {plain_id(raw[self._id_at]) for raw in queries.rows([*absent.values()])} if absent else set()
@@ -135,6 +142,9 @@ class RowCache:
             ranks = queries.ranks()
             gone = {key for key, (raw, _) in known.items() if raw[at] not in ranks and key not in counted}
         return frozenset(gone)
+
+    def _is_active(self, entry: _Entry) -> bool:
+        return bool(entry[0][self._state_at] != QUEUED)
 
     def _rank_of(self, entry: _Entry) -> int:
         return int(entry[0][self._rank_at])

@@ -101,13 +101,14 @@ def _unsettled(cluster: int) -> QuerySet[Job]:
     of_attempt = pods.filter(attempt__number=F("job__attempt"))
     ended = of_attempt.filter(Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed")))
     begun = of_attempt.filter(~Q(reason="") | Q(state="running"), job__state=lifecycle.STARTING)
-    # Two subqueries: with one, PostgreSQL joins all pods of active jobs before it tests any.
-    reporting = Q(pk__in=ended.values("job")) | Q(pk__in=begun.values("job"))
     limits = Q(max_runtime_seconds__gt=0)
     limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
+    others = active.filter(Q(state=lifecycle.STOPPING) | limits)
+    # A union: PostgreSQL would join all pods of active jobs for one subquery with both conditions on pods, and start
+    # parallel workers for one condition on all active jobs.
+    unsettled = others.values("pk").union(ended.values("job"), begun.values("job"))
     # Every writer of several job rows locks them in key order.
-    unsettled = active.filter(Q(state=lifecycle.STOPPING) | reporting | limits).order_by("pk")
-    return unsettled.select_related("project", "user")
+    return Job.objects.filter(pk__in=unsettled).order_by("pk").select_related("project", "user")
 
 
 def _standings(jobs: list[Job]) -> dict[tuple[Any, int], list[PodStanding]]:

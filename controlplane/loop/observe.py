@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any, TypeAlias
 
 from django.conf import settings
@@ -181,6 +181,7 @@ def observe_recorded(cluster: Cluster, now: datetime, jobs: QuerySet[Job]) -> Ma
 
 _Entry: TypeAlias = tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]
 """A job's row and data from other tables, and what was made of them."""
+_VIEW = itemgetter(2)
 
 
 class JobCache:
@@ -229,7 +230,7 @@ class JobCache:
         if found is not known:
             entries = found.values()
             if len(known) != len(entries) or not all(map(is_, entries, known.values())):
-                self.views = tuple([view for _, _, view, _ in entries])
+                self.views = tuple(map(_VIEW, entries))
                 self.holds = self._holds(
                     found, found.keys() | self.holds.keys() if wanted is None else wanted
                 )

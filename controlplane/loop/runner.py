@@ -76,8 +76,8 @@ class Runner:
         self._steps = StepRunner()
         self._logs = LogKeeper()
         self._dispatcher, self._dispatch_wakeup = Dispatcher(has_broker=has_broker), threading.Event()
-        # Whether claims and leases of a killed predecessor have been freed.
-        self._is_successor = False
+        # Whether this process has prepared its first cycle.
+        self._is_prepared = False
         # Whether a cycle of this process has been completed.
         self._has_led = False
 
@@ -167,13 +167,9 @@ class Runner:
 
     def _cycle(self) -> None:
         self._mark_alive()
-        if not self._is_successor:
-            # Once per process: a predecessor on this machine cannot hold claims any more, so they need not
-            # expire first.
-            if free_what_the_dead_hold():
-                self._notify_pools()
-                self._dispatch_wakeup.set()
-            self._is_successor = True
+        if not self._is_prepared:
+            self._prepare()
+            self._is_prepared = True
         self._accept_notices()
         if not self._period.has_news():
             keep_fresh()
@@ -200,6 +196,14 @@ class Runner:
             self._cycle_wakeup.set()
         else:
             self._pace(PACE * (time.monotonic() - began))
+
+    def _prepare(self) -> None:
+        """Free what a predecessor on this machine holds, which need not expire first. Renew statistics, since the first
+        cycle reads all rows: with those of an empty table, such as after a restore, that takes twice the time."""
+        if free_what_the_dead_hold():
+            self._notify_pools()
+            self._dispatch_wakeup.set()
+        refresh_statistics()
 
     def _pace(self, seconds: float) -> None:
         """Pause so that changes batch up; pause less after a user action."""

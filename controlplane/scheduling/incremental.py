@@ -16,7 +16,7 @@ from controlplane.scheduling.view import ClusterView, JobView
 
 Jobs = tuple[JobView, ...]
 Difference = tuple[Jobs, Jobs]
-"""The jobs of two views without those that are equal at the beginning and at the end."""
+"""The jobs of two views that are not in the other one, in their order. A job that changed is another object."""
 Changes = list[tuple[JobView | None, JobView | None]]
 """(before, after) of each job that differs."""
 
@@ -75,14 +75,14 @@ class Scheduler:
         """Return the view with missing workers as queued jobs, and its jobs that differ from the state's
         (before, after)."""
         if state is not None and not self._lacks_workers:
-            difference = _without_common_ends(state.view.jobs, view.jobs)
+            difference = _without_identical(state.view.jobs, view.jobs)
             # Only new and changed jobs can lack workers now.
             self._lacks_workers = lacks_workers(difference[1])
             if not self._lacks_workers:
                 return view, difference
         self._lacks_workers = lacks_workers(view.jobs)
         view = with_missing_workers(view)
-        return view, ((), view.jobs) if state is None else _without_common_ends(state.view.jobs, view.jobs)
+        return view, ((), view.jobs) if state is None else _without_identical(state.view.jobs, view.jobs)
 
     def _holds_until(self, state: CycleState, now: int) -> bool:
         """Return whether the last plan of an unchanged cluster is still valid at `now`: it started and
@@ -128,25 +128,39 @@ def _changes(state: CycleState, view: ClusterView, difference: Difference) -> Ch
         return None
     before, after = difference
     known = state.jobs
-    # By identity, because a job in the state and in the last view is one object.
-    same = set(map(id, before))
-    touched = [(known.get(job.id), job) for job in after if id(job) not in same]
     changes: Changes = []
-    for old, job in touched:
+    for job in after:
+        old = known.get(job.id)
         # Jobs with different checkpoints differ, so their other fields are not compared.
         if old is not None and old.last_checkpoint_at == job.last_checkpoint_at and old == job:
             # Replace the object, because the next view is compared with these objects by identity.
             known[job.id] = job
         else:
             changes.append((old, job))
-    if len(before) > len(after) - sum(old is None for old, _ in touched):
-        left = {job.id for job in after}
-        changes += [(job, None) for job in before if job.id not in left]
+    left = {job.id for job in after}
+    changes += [(job, None) for job in before if job.id not in left]
     # Building a new state also takes time for every node.
     return changes if len(changes) <= MOST_CHANGED * max(len(view.jobs), len(view.nodes)) else None
 
 
-def _without_common_ends(one: Jobs, other: Jobs) -> Difference:
+def _without_identical(one: Jobs, other: Jobs) -> Difference:
+    """Return both sequences without the jobs that are in both."""
+    one, other = _without_common_ends(one, other)
+    # Sets of identities are compared without a loop in Python: the middle may be as long as the queue.
+    ours, theirs = _places(one), _places(other)
+    gone, new = ours.keys() - theirs.keys(), theirs.keys() - ours.keys()
+    return (
+        tuple(one[place] for place in sorted(ours[key] for key in gone)),
+        tuple(other[place] for place in sorted(theirs[key] for key in new)),
+    )
+
+
+def _places(jobs: Jobs) -> dict[int, int]:
+    """Return the index of each job by its identity."""
+    return dict(zip(map(id, jobs), range(len(jobs)), strict=True))
+
+
+def _without_common_ends(one: Jobs, other: Jobs) -> tuple[Jobs, Jobs]:
     """Return both sequences without the identical jobs at their beginning and end: few changes leave only a
     short middle to compare."""
     # Comparing tuples of identical objects takes a tenth of the time of a loop over them.
