@@ -237,7 +237,14 @@ def _with(parameters: Sequence[Any], placeholder: str, value: Any) -> tuple[Any,
 
 
 def _fetch(sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+    connection = connections[DEFAULT_DB_ALIAS]
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            # Imported here, since SQLite needs no driver of PostgreSQL.
+            from psycopg.types.datetime import TimestamptzLoader
+
+            # The driver's own loader, which is written in C. Django's parses each time in Python.
+            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
         cursor.execute(sql, parameters)
         found: list[tuple[Any, ...]] = cursor.fetchall()
     return found
