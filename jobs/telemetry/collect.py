@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +10,6 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
 
 from controlplane.engines.base import USAGE, Engine, EngineUnreachable, PodUsage, UsageReport
 from controlplane.logstore.progress import Progress, find_progress, progress_after
@@ -236,10 +235,7 @@ def _take_jobs(
         if pod.is_live and pod.gpu_utilization is not None:
             measured[pod.job_id].append(pod.gpu_utilization)
     reporting = working | said.keys() | {job_id for job_id, values in measured.items() if values}
-    is_silent = Q(gpu_utilization__isnull=False, project__cluster=cluster, state__in=ACTIVE_STATES)
-    jobs = Job.objects.filter(Q(pk__in=reporting) | is_silent)
-    columns = ("pk", "kind", "progress", "gpu_utilization", "active_at")
-    for job_id, kind, progress, utilization, active_at in jobs.values_list(*columns):
+    for job_id, kind, progress, utilization, active_at in _rows_of(cluster, reporting):
         values: dict[str, Any] = {}
         if job_id in said and (shown := progress_after(progress, said[job_id])) != progress:
             values["progress"] = shown
@@ -252,6 +248,15 @@ def _take_jobs(
             values["active_at"] = now
         if values:
             changes.jobs[job_id] |= values
+
+
+def _rows_of(cluster: Cluster, reporting: Set[UUID]) -> list[tuple[Any, ...]]:
+    """Return columns of the cluster's active jobs, most of which report, and of the others that report."""
+    columns = ("pk", "kind", "progress", "gpu_utilization", "active_at")
+    active = Job.objects.filter(project__cluster=cluster, state__in=ACTIVE_STATES)
+    rows = list(active.values_list(*columns))
+    others = reporting - {row[0] for row in rows}
+    return rows + list(Job.objects.filter(pk__in=others).values_list(*columns)) if others else rows
 
 
 def _take_devices(

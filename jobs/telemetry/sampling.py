@@ -1,7 +1,7 @@
 """Add one second's measurements of pods, devices and queues to the current sample step."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -82,12 +82,15 @@ def sample_use(
     for report in reports:
         subject = f"{report.node}/{report.device_index}"
         _add(accumulator, "device", subject, report.utilization, report.memory_used_mib)
-    for node in {report.node for report in reports}:
-        _add_reports(accumulator, "node", node, [report for report in reports if report.node == node])
+    by_node: dict[str, list[UsageReport]] = defaultdict(list)
+    for report in reports:
+        by_node[report.node].append(report)
+    for node, of_node in by_node.items():
+        _add_reports(accumulator, "node", node, of_node)
     if reports:
         _add_reports(accumulator, "cluster", cluster.name, reports)
     used = [(pod, usages[pod.name]) for pod in pods if pod.is_live and pod.name in usages]
-    weights = _held(pod.id for pod, _ in used)
+    weights = _held(cluster) if used else {}
     _add_pods(accumulator, "job", [(str(pod.job_id), usage, weights[pod.id]) for pod, usage in used])
     _add_pods(accumulator, "project", [(pod.project, usage, weights[pod.id]) for pod, usage in used])
 
@@ -120,9 +123,10 @@ def _add_pods(accumulator: Accumulator, by: str, used: Sequence[tuple[str, PodUs
         _add(accumulator, by, subject, mean, known_sum(usage.memory_used_mib for usage, _ in members))
 
 
-def _held(pod_ids: Iterable[int]) -> defaultdict[int, int]:
+def _held(cluster: Cluster) -> defaultdict[int, int]:
+    """Return the milli-GPUs of the cluster's pods by primary key; 0 for a pod without GPUs."""
     held: defaultdict[int, int] = defaultdict(int)
-    live = Allocation.objects.filter(pod_id__in=list(pod_ids), released_at=None)
+    live = Allocation.objects.filter(device__node__cluster=cluster, released_at=None)
     for pod_id, milli in live.values_list("pod_id", "milli_gpus"):
         held[pod_id] += milli
     return held
