@@ -9,10 +9,10 @@ from urllib.parse import SplitResult
 LONGEST_WAIT_SECONDS = 30.0
 # Statuses with which the server asks to retry later; it has written nothing.
 LATER = frozenset({429, 502, 503})
-# Codes of such answers that stay until an operator corrects a setting (datasets.storage.bucket): a person who waits is
-# told at once instead. `no_such_host` is none of them: name servers that follow services deny the name of one that is
-# being restarted.
-FINAL = frozenset({"not_trusted", "no_bucket", "not_writable"})
+# Codes of such answers that stay until an operator corrects something (datasets.storage.bucket,
+# datasets.queries.lake): they are final for a user who waits. `no_such_host` is none of them: name servers that follow
+# services deny the name of one that is being restarted.
+FINAL = frozenset({"not_trusted", "no_bucket", "not_writable", "not_mounted"})
 # A pause of at least this many seconds is announced, and a request that has no answer by then: a user hardly
 # notices shorter ones.
 SAID_SECONDS = 2.5

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from controlplane.config.images import ADDED, BUILT_IN, Catalogue, load_catalogue
-from controlplane.engines.kinds import engine_kind
+from controlplane.engines.kinds import engine_kind, engine_kinds
 from controlplane.models import Project
 from jobs.lifecycle import SUCCEEDED
 from jobs.models import Job
@@ -30,8 +30,11 @@ def installed_images() -> Catalogue:
 
 
 def known_images(jobs: QuerySet[Job]) -> list[str]:
-    """Return images to suggest: the catalogue's, then those of the newest of `jobs` that succeeded. One query."""
-    recent = jobs.filter(state=SUCCEEDED).order_by("-submit_rank").values_list("spec__image", flat=True)
+    """Return images to suggest: the catalogue's, then those of the newest of `jobs` that succeeded on clusters that run
+    containers; elsewhere a name outside of the catalogue is no image, only a label. One query."""
+    engines = [name for name, kind in engine_kinds().items() if kind.runs_containers]
+    done = jobs.filter(state=SUCCEEDED, project__cluster__engine__in=engines)
+    recent = done.order_by("-submit_rank").values_list("spec__image", flat=True)
     used = dict.fromkeys(image for image in recent[:RECENT_JOBS] if image)
     catalogue = (image.name for image in installed_images().images)
     return list(dict.fromkeys([*catalogue, *list(used)[:RECENT_IMAGES]]))

@@ -1,11 +1,12 @@
 """The audit log as a list, for admins: which user changed which object, from where, and how."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -126,8 +127,10 @@ def _object(row: Row) -> str:
     kind = format_html('<span class="second">{}</span>', row["type"])
     route = PAGES.get(row["type"])
     name = format_html("{}", row["name"])
-    if route and row["object"]:
-        name = format_html('<a href="{}">{}</a>', reverse(route, args=[row["object"]]), row["name"])
+    # A name of an earlier version, or of an attempt that was refused, may fit no address.
+    with suppress(NoReverseMatch):
+        if route and row["object"]:
+            name = format_html('<a href="{}">{}</a>', reverse(route, args=[row["object"]]), row["name"])
     return format_html("{} {}", name, kind)
 
 

@@ -11,6 +11,7 @@ from django.conf import settings
 
 from controlplane.models import Project
 from datasets.manifests import Manifest, ManifestInvalid, decode
+from datasets.models import Artifact, DatasetVersion
 from datasets.storage.base import Blocked, ContentMissing, Lake
 from datasets.storage.bucket_config import BucketConfig
 from datasets.storage.folder import FolderLake
@@ -36,6 +37,8 @@ REQUEST_CLIENT: dict[str, Any] = {
 UPLOAD_CLIENT: dict[str, Any] = {"connect_seconds": 3.0, "retry_seconds": 2.5, "retries": 1}
 _is_web = threading.Event()
 _lakes: dict[int, Lake] = {}
+# Identities of the folders of open lakes.
+_places: dict[int, tuple[int, int] | None] = {}
 _opening: dict[int, threading.Lock] = {}
 # Keyed by project too: a hash must not give access to another project's manifest.
 _manifests: OrderedDict[tuple[int, str], Manifest] = OrderedDict()
@@ -51,11 +54,24 @@ def lake_of(project: Project) -> Lake:
     if not opening.acquire(timeout=OPENING_SECONDS if _is_web.is_set() else -1):
         raise Blocked("unreachable", "The lake is being opened, which takes long; try again later.")
     try:
+        # The disk of an open lake may have been unmounted, and mounted again, since.
+        if project.pk in _lakes and _places.get(project.pk) != _place(project):
+            _lakes.pop(project.pk).close()
         if project.pk not in _lakes:
             _lakes[project.pk] = open_lake(str(project.pk))
+            _places[project.pk] = _place(project)
         return _lakes[project.pk]
     finally:
         opening.release()
+
+
+def _place(project: Project) -> tuple[int, int] | None:
+    """Return which directory the lake's folder is, None if there is none."""
+    try:
+        status = lake_address(str(project.pk))[0].stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def in_use(lake: Lake) -> AbstractContextManager[None]:
@@ -73,6 +89,8 @@ def open_lake(key: str) -> Lake:
     """Open the lake of the project with this primary key; the caller closes it. Raises Blocked."""
     folder, config = lake_address(key)
     if config is None:
+        if not folder.is_dir():
+            _require_disk(int(key), folder)
         return FolderLake(folder)
     # Imported here: most installations have no bucket, and the client takes 10 MB in every process.
     from datasets.storage.bucket import Bucket, ClientConfig
@@ -81,6 +99,26 @@ def open_lake(key: str) -> Lake:
     if _is_web.is_set():
         return S3Lake(Bucket(config, ClientConfig(**REQUEST_CLIENT), ClientConfig(**UPLOAD_CLIENT)), folder)
     return S3Lake(Bucket(config), folder)
+
+
+def _require_disk(project: int, folder: Path) -> None:
+    """Raise Blocked if a lake without a folder had one: its disk is not mounted, and a new folder would hide what was
+    written there once it is. A first lake of a project is made beside others, or where no project has any."""
+    versions = DatasetVersion.objects.all()
+    artifacts = Artifact.objects.exclude(manifest="")
+    of_project = versions.filter(dataset__project=project), artifacts.filter(project=project)
+    others = () if _has_entries(folder.parent) else (versions, artifacts)
+    if not any(rows.exists() for rows in (*of_project, *others)):
+        return
+    raise Blocked(
+        "not_mounted",
+        f"The lake's directory {folder} is not there. Mount its disk, or restore it from its backup; if it is"
+        " lost, make the directory and sync the datasets with --full.",
+    )
+
+
+def _has_entries(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def lake_address(key: str) -> tuple[Path, BucketConfig | None]:

@@ -4,7 +4,7 @@ import { csrfToken } from "./dom.js";
 
 const TRIES = 8, LONGEST_PAUSE_SECONDS = 30;
 // Codes that stay until an operator corrects a setting (FINAL of controlplane/http_client.py).
-const FINAL = ["not_trusted", "no_bucket", "not_writable"];
+const FINAL = ["not_trusted", "no_bucket", "not_writable", "not_mounted"];
 
 /** An answer that refuses: `code` and `message` are the problem's. */
 export class Refused extends Error {

@@ -90,7 +90,7 @@ def test_what_an_upload_waits_for_is_said_before_each_long_pause(monkeypatch: py
     ]
 
 
-@pytest.mark.parametrize("code", ["not_trusted", "no_bucket", "not_writable"])
+@pytest.mark.parametrize("code", ["not_trusted", "no_bucket", "not_writable", "not_mounted"])
 def test_what_only_an_operator_can_mend_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, code: str):
     said: list[str] = []
     refused = (503, "30", b'{"code": "%s", "detail": "Correct TRAINYARD_LAKE."}' % code.encode())

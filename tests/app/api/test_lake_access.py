@@ -1,21 +1,26 @@
 """Opening lakes, and reading from them while they change."""
 
 import fcntl
+import shutil
 import threading
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 
+from datasets.actions.lake_collection import collect_lake
+from datasets.ingest.nearby import machine_mark
 from datasets.ingest.reader import Content
 from datasets.queries import lake as lake_module
 from datasets.queries.lake import lake_of
 from datasets.storage.base import Blocked, ContentMissing, Lake
 from datasets.storage.contents import Located
 from datasets.storage.folder import FolderLake
+from tests.app.api.test_datasets import BYTES
 from tests.cast import Cast
-from tests.datasets import make_dataset, make_version
+from tests.datasets import make_dataset, make_version, pack_of
 from tests.waiting import patience, wait_until
 
 
@@ -84,6 +89,41 @@ def test_a_lake_that_is_away_refuses_a_download_with_the_reason(
     answer = api("vera").get(f"versions/{version.pk}/content?path=a.txt", accept="*/*")
     assert (answer.status, answer.body["code"]) == (503, "unreachable")
     assert "does not answer" in answer.body["detail"]
+
+
+@pytest.mark.django_db
+def test_a_lake_whose_disk_is_not_mounted_is_not_made_anew(api: Any, cast: Cast, own_lakes: Path):
+    """A mount point is an empty directory: what is written there is hidden once the disk is back."""
+    dataset = make_dataset(cast.project)
+    version = make_version(dataset, {"a.txt": "alpha"})
+    mounted, elsewhere = settings.LAKE_DIR, settings.LAKE_DIR.with_name("disk")
+    mounted.rename(elsewhere)
+    mounted.mkdir()
+    for answer in (
+        api("vera").get(f"versions/{version.pk}/manifest", accept="*/*"),
+        api("ben").get(f"datasets/{dataset.pk}/content/nearby?machine={machine_mark()}"),
+        api("ben").send("PUT", f"datasets/{dataset.pk}/content/packs", pack_of(b"beta"), content_type=BYTES),
+    ):
+        assert (answer.status, answer.body["code"]) == (503, "not_mounted")
+        assert f"{mounted}/{cast.project.pk} is not there" in answer.body["detail"]
+    with pytest.raises(Blocked, match="not there"):
+        lake_of(cast.other)
+    with pytest.raises(Blocked, match="not there"):
+        collect_lake(str(cast.project.pk), lambda: False)
+    assert list(mounted.iterdir()) == []
+    mounted.rmdir()
+    elsewhere.rename(mounted)
+    assert api("vera").get(f"versions/{version.pk}/content?path=a.txt", accept="*/*").body == b"alpha"
+    assert lake_of(cast.other)
+
+
+@pytest.mark.django_db
+def test_a_lake_that_was_lost_is_filled_again_after_its_directory_was_made(cast: Cast, own_lakes: Path):
+    make_version(make_dataset(cast.project), {"a.txt": "alpha"})
+    shutil.rmtree(settings.LAKE_DIR)
+    (settings.LAKE_DIR / str(cast.project.pk)).mkdir(parents=True)
+    lake_of(cast.project).put_pack(memoryview(pack_of(b"alpha")))
+    assert lake_of(cast.project).read(sha256(b"alpha").digest()) == b"alpha"
 
 
 @pytest.mark.django_db

@@ -29,6 +29,13 @@ def test_a_changed_text_is_escaped_once(cast: Cast, visit: Visit):
     assert ">description: none → Ana&#x27;s &lt;team&gt; &amp; more<" in page
 
 
+def test_a_name_that_fits_no_address_is_shown_without_a_link(cast: Cast, visit: Visit):
+    AuditEntry.objects.create(actor="ana", verb="user.create", object_type="user", object_name="a/b")
+    answer = visit(cast.root).get("/audit")
+    assert answer.status_code == 200
+    assert "a/b <span" in answer.content.decode()
+
+
 def test_only_admins_see_it(cast: Cast, visit: Visit):
     assert visit(cast.ana).get("/audit").status_code == 403
     assert 'href="/audit"' not in visit(cast.ana).get("/").content.decode()

@@ -180,6 +180,8 @@ def test_images_to_suggest_are_those_of_the_catalogue_and_those_that_worked(yard
     Job.objects.filter(pk=yard.running.pk).update(
         state="failed", spec=yard.running.spec | {"image": "quikstart"}
     )
+    assert "worked" not in known_images(Job.objects.all()), "without containers a name alone runs nothing"
+    Cluster.objects.update(engine="kubernetes")
     known = known_images(Job.objects.all())
     built_in = [image.name for image in load_catalogue(BUILT_IN).images]
     assert known[: len(built_in) + 2] == [*built_in, "ours", "worked"]
