@@ -1,12 +1,12 @@
 // Asking first: a link or a form with data-ask leads to a page that says what will happen. With scripts that page's form
 // is shown as a dialog over the page that one is on.
 
-import { $, h } from "./dom.js";
+import { $, fetchPage, followedLink, h } from "./dom.js";
 import { localise } from "./format.js";
 
 addEventListener("click", (event) => {
-  const link = event.target.closest("a[data-ask]");
-  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  const link = followedLink(event, "a[data-ask]");
+  if (!link) return;
   event.preventDefault();
   ask(link.href);
 });
@@ -21,10 +21,8 @@ addEventListener("submit", (event) => {
 });
 
 async function ask(address) {
-  const response = await fetch(address, { headers: { Accept: "text/html" } });
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  const form = page.getElementById("ask");
-  if (!response.ok || !form) { location.assign(address); return; } // the page says what is the matter
+  const form = (await fetchPage(address))?.getElementById("ask");
+  if (!form) { location.assign(address); return; } // the page says what is the matter
   form.classList.remove("panel");
   const dialog = h("dialog", { "aria-labelledby": "ask-title" }, document.importNode(form, true));
   dialog.addEventListener("close", () => dialog.remove());

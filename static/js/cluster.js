@@ -1,6 +1,6 @@
 // While a cluster is being looked at its page asks every second what was found.
 
-import { $ } from "./dom.js";
+import { $, fetchPage } from "./dom.js";
 import { localise } from "./format.js";
 import { morph } from "./regions.js";
 
@@ -13,8 +13,8 @@ function later() {
 
 async function look() {
   try {
-    const response = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (response.ok) show(new DOMParser().parseFromString(await response.text(), "text/html"));
+    const fresh = await fetchPage(location.href);
+    if (fresh) show(fresh);
   } finally {
     later();
   }

@@ -61,6 +61,17 @@ export const csrfToken = () => ["__Host-yard_csrf", "yard_csrf"]
   .map((name) => document.cookie.match(new RegExp(`(?:^|;\\s*)${name}=([^;]+)`))?.[1])
   .find(Boolean) ?? "";
 
+/** The page at an address, null when the server refuses it. */
+export async function fetchPage(address, headers = {}) {
+  const response = await fetch(address, { headers: { Accept: "text/html", ...headers } });
+  return response.ok ? new DOMParser().parseFromString(await response.text(), "text/html") : null;
+}
+
+/** The link that matches `selector` and that a click follows in this window, else null. */
+export function followedLink(event, selector) {
+  return event.ctrlKey || event.metaKey || event.shiftKey ? null : event.target.closest(selector);
+}
+
 /** Show a short message in the corner; it leaves by itself. */
 export function toast(text, kind = "info") {
   const node = h("div", { class: `message ${kind}`, role: "status" }, h("span", {}, text));

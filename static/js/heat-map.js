@@ -3,7 +3,7 @@
 //
 //   <div class="heat-map" tabindex="0"><svg data-columns data-pitch-x data-pitch-y data-nodes>...</svg><div data-keep></div></div>
 
-import { $, h } from "./dom.js";
+import { $, fetchPage, h } from "./dom.js";
 
 const PATIENCE = 120; // milliseconds that the pointer rests on a node before its card is asked for
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -81,10 +81,8 @@ class HeatMap {
   }
 
   async #load(at, name, place) {
-    const response = await fetch(`/nodes/${encodeURIComponent(name)}/card`, { headers: { Accept: "text/html" } });
-    if (!response.ok || this.at !== at) return;
-    const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
-    if (this.at !== at) return;
+    const fresh = await fetchPage(`/nodes/${encodeURIComponent(name)}/card`);
+    if (!fresh || this.at !== at) return;
     this.card.replaceChildren(...fresh.body.childNodes);
     this.card.hidden = false;
     const room = this.root.clientWidth - this.card.offsetWidth;

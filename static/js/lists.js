@@ -1,6 +1,6 @@
 // Lists: filters, heads and pages act in place and stay in the address; selected rows are counted.
 
-import { $, $$, say, setText } from "./dom.js";
+import { $, $$, followedLink, say, setText } from "./dom.js";
 import { redraw } from "./regions.js";
 
 const TYPING = 250; // milliseconds without a key before a text filter acts
@@ -23,8 +23,8 @@ function filters(form) {
   form.addEventListener("submit", (event) => { event.preventDefault(); act(); });
   const list = document.getElementById(parts[0]);
   list.addEventListener("click", (event) => {
-    const link = event.target.closest("th a, .pager a");
-    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    const link = followedLink(event, "th a, .pager a");
+    if (!link) return;
     event.preventDefault();
     go(link.href, parts, "pushState");
     if (link.matches(".pager a")) list.closest("section").scrollIntoView({ block: "nearest" });

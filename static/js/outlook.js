@@ -1,7 +1,7 @@
 // When a queued job is expected to start, and what would start it: worked out by the server apart from the page, since it
 // takes seconds, and again while the job moves.
 
-import { $ } from "./dom.js";
+import { $, fetchPage } from "./dom.js";
 import { localise } from "./format.js";
 import { isLeavingPage } from "./regions.js";
 
@@ -11,18 +11,17 @@ let earliest = 0, timer = null, tallest = 0;
 
 async function update() {
   const shown = $("#job-outlook"), began = Date.now();
-  let answer = null;
+  let fresh = null;
   if (shown && !isLeavingPage()) {
     try {
-      answer = await fetch(shown.dataset.outlook, { headers: { Accept: "text/html" } });
+      fresh = await fetchPage(shown.dataset.outlook);
     } catch {
-      answer = null; // out of touch, which the live dot says
+      // out of touch, which the live dot says
     }
   }
   earliest = began + Math.max(EVERY, SLOWER * (Date.now() - began));
   timer = null;
-  if (!answer?.ok || !shown.isConnected) return;
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  if (!fresh || !shown.isConnected) return;
   shown.replaceChildren(...fresh.body.childNodes);
   localise(shown);
 }

@@ -4,7 +4,7 @@
 //   <section id="job-list" data-live="activity" data-live-only="jobs queue">
 //   <div id="stop-cost" data-live="job:ID activity">
 
-import { $$, glow } from "./dom.js";
+import { $$, fetchPage, glow } from "./dom.js";
 import { localise, showSince } from "./format.js";
 import { markProjects } from "./hover.js";
 import { feed } from "./live.js";
@@ -121,11 +121,8 @@ function again(element) {
     has left meanwhile is dropped, and null returned. */
 export async function redraw(ids, least = -1) {
   const address = location.href;
-  const headers = { Accept: "text/html", "X-Live-Seq": String(least >= 0 ? least : Number.MAX_SAFE_INTEGER) };
-  const response = await fetch(address, { headers });
-  if (!response.ok) return null;
-  const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
-  if (address !== location.href) return null;
+  const fresh = await fetchPage(address, { "X-Live-Seq": String(least >= 0 ? least : Number.MAX_SAFE_INTEGER) });
+  if (!fresh || address !== location.href) return null;
   const held = document.activeElement;
   for (const id of ids) {
     const old = document.getElementById(id), next = fresh.getElementById(id);
