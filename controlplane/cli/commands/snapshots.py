@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 from controlplane.cli import formats
-from controlplane.cli.commands.volumes import add_wait, find_volume, wait_ready
+from controlplane.cli.commands.volumes import add_wait, find_volume, show_made, wait_ready
 from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import DONE, NOT_FOUND, CliError
 from controlplane.cli.lookup import project_rows
@@ -90,13 +90,8 @@ def restore(args: Namespace, session: Session) -> int:
     """Create a volume from a snapshot. The snapshot and its volume are not changed."""
     snapshot = find_snapshot(session, args.snapshot)
     volume = session.client.post(f"snapshots/{snapshot['id']}/restore", {"name": args.to})
-    if args.wait:
-        volume = wait_ready(session, f"volumes/{volume['id']}", args.timeout)
-    state = "is ready" if volume["status"]["state"] == "ready" else "is being made"
-    session.output.object(volume, f"volume {args.to} {state}")
     like = f"--like {snapshot['job']} " if snapshot["job"] else "... "
-    session.output.say(f"run on it: yard submit NAME {like}--pvc {args.to}:PATH")
-    return DONE
+    return show_made(args, session, volume, f"run on it: yard submit NAME {like}--pvc {args.to}:PATH")
 
 
 def delete_arguments(parser: Parser) -> None:

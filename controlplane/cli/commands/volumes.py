@@ -87,7 +87,7 @@ def create(args: Namespace, session: Session) -> int:
     }
     given = {key: value for key, value in body.items() if value is not None}
     volume = session.client.post("volumes", given)
-    return _made(args, session, volume, f"mount it: yard submit ... --pvc {args.name}:/mnt")
+    return show_made(args, session, volume, f"mount it: yard submit ... --pvc {args.name}:/mnt")
 
 
 def list_arguments(parser: Parser) -> None:
@@ -332,7 +332,7 @@ def clone_arguments(parser: Parser) -> None:
 def clone(args: Namespace, session: Session) -> int:
     """Create a volume with the content of another one."""
     volume = _post(session, args.name, "clone", {"name": args.copy})
-    return _made(args, session, volume, f"mount it: yard submit ... --pvc {args.copy}:/mnt")
+    return show_made(args, session, volume, f"mount it: yard submit ... --pvc {args.copy}:/mnt")
 
 
 def delete_arguments(parser: Parser) -> None:
@@ -379,7 +379,8 @@ def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
         waited += POLL_SECONDS
 
 
-def _made(args: Namespace, session: Session, volume: Row, hint: str) -> int:
+def show_made(args: Namespace, session: Session, volume: Row, hint: str) -> int:
+    """Show a new volume, with --wait once it is ready, and print the hint. Return the exit code."""
     if args.wait:
         volume = wait_ready(session, f"volumes/{volume['id']}", args.timeout)
     state = "is ready" if volume["status"]["state"] == "ready" else "is being made"
