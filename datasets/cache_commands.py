@@ -8,11 +8,11 @@ from django.db.models.functions import Least
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, reread
+from controlplane.actions.events import announce
 from controlplane.commands.errors import Cancelled, CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.fields import LONGEST_MESSAGE
-from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event
 from datasets.actions.cache_locations import REMOVE_VOLUME
 from datasets.actions.cache_upkeep import aged_caches
@@ -267,8 +267,7 @@ def _make_room(cache: Cache, store: Caches, manifest: Manifest) -> None:
         )
         raise CommandRefused("no_room", detail)
     with transaction.atomic():
-        Event.objects.append([cache_event("cache.evicting", one, SYSTEM) for one in evict(keys or ())])
-        wake()
+        announce(*[cache_event("cache.evicting", one, SYSTEM) for one in evict(keys or ())])
     raise CommandRefused(
         MAKING_ROOM, "Room is being made, or another cache is being filled.", is_passing=True
     )
@@ -287,5 +286,4 @@ def _cache_of(command: Command) -> Cache | None:
 
 
 def _happened(kind: str, cache: Cache) -> None:
-    Event.objects.append([cache_event(kind, cache, SYSTEM)])
-    wake()
+    announce(cache_event(kind, cache, SYSTEM))

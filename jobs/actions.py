@@ -11,8 +11,8 @@ from django.utils import timezone
 from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit, write_audits, write_fields
 from controlplane.actions.errors import Conflict, Invalid, invalid
+from controlplane.actions.events import announce
 from controlplane.fields import FieldError
-from controlplane.loop.wake import wake
 from controlplane.models import Counter, Event, Project, User
 from controlplane.models.bulk_insert import insert_rows
 from datasets.actions.artifacts import note_artifacts
@@ -175,8 +175,7 @@ def delete_job(job: Job, *, actor: Actor) -> None:
         # Final already, had no pods, or ended since it was read.
         if job.is_final:
             event = remove(job, actor)
-        Event.objects.append([event])
-        wake()
+        announce(event)
 
 
 def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
@@ -215,8 +214,7 @@ def _begin_stop(job: Job, target: Target, actor: Actor) -> Job:
         if event is None:
             return job
         write_audit(actor, event.kind, "job", str(job.pk), after={"state": job.state})
-        Event.objects.append([event])
-        wake()
+        announce(event)
     return job
 
 
@@ -258,5 +256,4 @@ def _new_job(project: Project, user: User, spec: dict[str, Any], rank: int) -> J
 def _happened(kind: str, jobs: Sequence[Job], actor: Actor, *, audit: bool = True) -> None:
     if audit:
         write_audits(actor, kind, "job", {str(job.pk): {"state": job.state} for job in jobs})
-    Event.objects.append([job_event(kind, job, actor) for job in jobs])
-    wake()
+    announce(*[job_event(kind, job, actor) for job in jobs])

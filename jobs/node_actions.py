@@ -8,8 +8,8 @@ from django.utils import timezone
 from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict
+from controlplane.actions.events import announce
 from controlplane.actions.nodes import write_cordon
-from controlplane.loop.wake import wake
 from controlplane.models import Event, Node
 from jobs.lifecycle import QUEUED
 from jobs.models import Job, Pod
@@ -43,8 +43,7 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
         events.append(write_cordon(node, True, "node.cordoned", actor))
         write_audit(actor, "node.drain", "node", node.name, after={"moving": [str(job.pk) for job in moving]})
         events.append(Event(kind="node.drained", node_id=node.pk, actor=actor.name, message=node.name))
-        Event.objects.append(events)
-        wake()
+        announce(*events)
     return moving
 
 
@@ -66,8 +65,7 @@ def interrupt_node(node: Node, in_seconds: int, *, actor: Actor) -> list[Job]:
         events.append(
             Event(kind="node.interrupted", node_id=node.pk, actor=actor.name, message=message, data=data)
         )
-        Event.objects.append(events)
-        wake()
+        announce(*events)
     return jobs
 
 
@@ -91,8 +89,7 @@ def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
         events.append(write_cordon(node, True, "node.cordoned", actor))
         write_audit(actor, "node.confirm_dead", "node", node.name, after={"pods": [pod.name for pod in pods]})
         events.append(Event(kind="node.confirmed_dead", node_id=node.pk, actor=actor.name, message=node.name))
-        Event.objects.append(events)
-        wake()
+        announce(*events)
     return jobs
 
 

@@ -15,9 +15,8 @@ from django.utils import timezone
 from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
+from controlplane.actions.events import announce
 from controlplane.fields import LONGEST_MESSAGE
-from controlplane.loop.wake import wake
-from controlplane.models import Event
 from jobs import lifecycle
 from jobs.kinds.elastic import sizes_text
 from jobs.kinds.membership import OPEN_STATES, PENDING, Candidate, ScalePlan, choose_leavers
@@ -77,8 +76,7 @@ def scale_job(
             write_audit(
                 actor, "job.scale", "job", str(job.pk), before={"workers": plan.from_workers}, after=sizes
             )
-            Event.objects.append([job_event("job.scaled", job, actor, about)])
-            wake()
+            announce(job_event("job.scaled", job, actor, about))
     # A concurrent request opened an operation; the database allows one per job.
     except IntegrityError:
         _refuse_second(job)

@@ -17,6 +17,7 @@ from django.utils import timezone
 from controlplane.access import SYSTEM, Actor, require_admin
 from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
+from controlplane.actions.events import announce
 from controlplane.app_holdings import holdings
 from controlplane.clusters.credentials import CredentialsUnreadable, decrypt, encrypt
 from controlplane.clusters.node_names import name_here, name_there
@@ -98,8 +99,7 @@ def edit_cluster(
             write_fields(cluster, changes)
         after = {**changes, **({"credentials": "replaced"} if credentials else {})}
         write_audit(actor, "cluster.edit", "cluster", cluster.name, before=before, after=after)
-        Event.objects.append([Event(kind="cluster.edited", actor=actor.name, message=cluster.name)])
-        wake()
+        announce(Event(kind="cluster.edited", actor=actor.name, message=cluster.name))
     return cluster
 
 
@@ -131,8 +131,7 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
         # All its projects are gone, so no pod refers to its nodes.
         Node.objects.filter(cluster=cluster).delete()
         write_audit(actor, "cluster.detach", "cluster", cluster.name)
-        Event.objects.append([Event(kind="cluster.detached", actor=actor.name, message=cluster.name)])
-        wake()
+        announce(Event(kind="cluster.detached", actor=actor.name, message=cluster.name))
 
 
 def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
@@ -172,10 +171,7 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
         )
         data = {"cluster": cluster.name, "failed": [check["name"] for check in failed]}
         kind = f"cluster.{verdict}" if is_decided else "cluster.checked"
-        Event.objects.append(
-            [Event(kind=kind, actor=SYSTEM.name, message=message[:LONGEST_MESSAGE], data=data)]
-        )
-        wake()
+        announce(Event(kind=kind, actor=SYSTEM.name, message=message[:LONGEST_MESSAGE], data=data))
 
 
 def _check_scheduler(engine: str, scheduler: str) -> None:

@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 from controlplane.access import Actor, require_admin
 from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict
-from controlplane.loop.wake import wake
+from controlplane.actions.events import announce
 from controlplane.models import Department, Event
 
 
@@ -51,5 +51,4 @@ def delete_department(department: Department, *, actor: Actor) -> None:
 def _happened(verb: str, department: Department, actor: Actor, **values: dict[str, Any]) -> None:
     write_audit(actor, f"department.{verb}", "department", department.name, **values)
     kind = f"department.{verb.removesuffix('e')}ed"
-    Event.objects.append([Event(kind=kind, actor=actor.name, message=department.name)])
-    wake()
+    announce(Event(kind=kind, actor=actor.name, message=department.name))

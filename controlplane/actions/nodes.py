@@ -5,7 +5,7 @@ from django.db import IntegrityError, transaction
 from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict
-from controlplane.loop.wake import wake
+from controlplane.actions.events import announce
 from controlplane.models import Cluster, Event, Node, NodePool
 
 
@@ -15,8 +15,7 @@ def cordon_node(node: Node, *, actor: Actor) -> Node:
     with transaction.atomic():
         event = write_cordon(node, True, "node.cordoned", actor)
         if event is not None:
-            Event.objects.append([event])
-            wake()
+            announce(event)
     return node
 
 
@@ -32,8 +31,7 @@ def uncordon_node(node: Node, *, actor: Actor) -> Node:
         uncordoned = write_cordon(node, False, "node.uncordoned", actor)
         events = [event for event in (withdrawn, uncordoned) if event is not None]
         if events:
-            Event.objects.append(events)
-            wake()
+            announce(*events)
     return node
 
 
@@ -99,8 +97,5 @@ def set_node_pool(node: Node, pool: NodePool | None, *, actor: Actor) -> Node:
         node.save(update_fields=["pool"])
         after = {"pool": pool.name if pool else None}
         write_audit(actor, "node.set_pool", "node", node.name, before=before, after=after)
-        Event.objects.append(
-            [Event(kind="node.moved", node_id=node.pk, actor=actor.name, message=node.name, data=after)]
-        )
-        wake()
+        announce(Event(kind="node.moved", node_id=node.pk, actor=actor.name, message=node.name, data=after))
     return node

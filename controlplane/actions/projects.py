@@ -9,9 +9,9 @@ from django.db import IntegrityError, transaction
 from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
+from controlplane.actions.events import announce
 from controlplane.app_holdings import counts_of, holdings
 from controlplane.engines.kinds import engine_kind
-from controlplane.loop.wake import wake
 from controlplane.models import (
     Cluster,
     Command,
@@ -78,10 +78,7 @@ def delete_project(project: Project, *, actor: Actor) -> None:
             app.remove(project, actor)
         _order_removal(project)
         project.delete()
-        Event.objects.append(
-            [Event(kind="project.deleted", project_id=project_id, actor=actor.name, message=name)]
-        )
-        wake()
+        announce(Event(kind="project.deleted", project_id=project_id, actor=actor.name, message=name))
 
 
 def taken_along(project: Project) -> dict[str, Any]:
@@ -177,8 +174,7 @@ def _keep_an_owner(project: Project, user: User, role: str | None) -> None:
 
 
 def _happened(kind: str, project: Project, actor: Actor, data: dict[str, Any] | None = None) -> None:
-    Event.objects.append([Event(kind=kind, project_id=project.pk, actor=actor.name, data=data or {})])
-    wake()
+    announce(Event(kind=kind, project_id=project.pk, actor=actor.name, data=data or {}))
 
 
 def _shown(project: Project) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from controlplane.access import SYSTEM, Actor, reread
 from controlplane.actions.audit import write_audit
-from controlplane.loop.wake import wake
+from controlplane.actions.events import announce
 from controlplane.models import Command, Event, Project
 from datasets.models import Artifact
 from datasets.queries.artifacts import ARTIFACT, output_refusal
@@ -116,8 +116,7 @@ def delete_artifact(artifact: Artifact, *, actor: Actor) -> None:
         # Built before the deletion, because Django clears the key of a deleted object.
         event = _event("artifact.deleted", artifact, actor.name)
         artifact.delete()
-        Event.objects.append([event])
-        wake()
+        announce(event)
 
 
 def _order(artifact: Artifact) -> None:
@@ -140,8 +139,7 @@ def _end(artifact_id: Any, before: str, state: str, **fields: Any) -> None:
 
 
 def _happened(kind: str, artifact: Artifact) -> None:
-    Event.objects.append([_event(kind, artifact, SYSTEM.name)])
-    wake()
+    announce(_event(kind, artifact, SYSTEM.name))
 
 
 def _event(kind: str, artifact: Artifact, actor: str) -> Event:

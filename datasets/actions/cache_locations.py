@@ -12,6 +12,7 @@ from controlplane import fields
 from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
+from controlplane.actions.events import announce
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event
 from datasets.actions.caches import location_for
@@ -60,8 +61,7 @@ def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor
             detail = f"There is a cache location named {values['name']} already; choose another name."
             raise Conflict("name_in_use", detail) from error
         write_audit(actor, "cache_location.create", "cache_location", location.name, after=dict(values))
-        Event.objects.append([Event(kind="cache_location.created", actor=actor.name, data=dict(values))])
-        wake()
+        announce(Event(kind="cache_location.created", actor=actor.name, data=dict(values)))
     return location
 
 

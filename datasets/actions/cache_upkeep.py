@@ -9,8 +9,9 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef
 
 from controlplane.access import SYSTEM
+from controlplane.actions.events import announce
 from controlplane.loop.wake import wake
-from controlplane.models import Cluster, Command, Event
+from controlplane.models import Cluster, Command
 from controlplane.scheduling.reasons import DATASET_GONE, describe
 from datasets.actions.caches import EVICT_CACHE, TREE, cache_event, evict, location_for, refill
 from datasets.actions.job_data import ensure_wanted
@@ -110,8 +111,7 @@ def _age_out(location: CacheLocation, now: datetime) -> None:
     if not keys:
         return
     with transaction.atomic():
-        Event.objects.append([cache_event("cache.evicting", cache, SYSTEM) for cache in evict(keys)])
-        wake()
+        announce(*[cache_event("cache.evicting", cache, SYSTEM) for cache in evict(keys)])
 
 
 def _compare_with_disk(location: CacheLocation) -> None:
@@ -139,8 +139,7 @@ def _fail(cache: Cache, reason: str, message: str) -> None:
     rows = Cache.objects.filter(pk=cache.pk, state=Cache.READY, changed_at=cache.changed_at)
     with transaction.atomic():
         if rows.update(state=Cache.FAILED, reason=reason, message=message):
-            Event.objects.append([cache_event("cache.failed", cache, SYSTEM)])
-            wake()
+            announce(cache_event("cache.failed", cache, SYSTEM))
 
 
 def _remove_unknown(location: CacheLocation, found: set[str]) -> None:

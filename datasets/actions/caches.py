@@ -11,7 +11,7 @@ from django.utils import timezone
 from controlplane.access import SYSTEM, Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
-from controlplane.loop.wake import wake
+from controlplane.actions.events import announce
 from controlplane.models import Cluster, Command, Event, Project
 from datasets.models import Cache, CacheLocation, DatasetUse, DatasetVersion
 from datasets.queries.caches import (
@@ -89,8 +89,7 @@ def cache_version(version: DatasetVersion, location: CacheLocation, *, actor: Ac
     with transaction.atomic():
         cache = want_cache(version, location, actor.name, is_kept=True)
         write_audit(actor, "cache.create", "cache", str(cache.pk), after={"version": str(version.pk)})
-        Event.objects.append([cache_event("cache.requested", cache, actor)])
-        wake()
+        announce(cache_event("cache.requested", cache, actor))
     return cache
 
 
@@ -119,8 +118,7 @@ def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
             return cache
         reread(cache)
         write_audit(actor, "cache.clear", "cache", str(cache.pk), before={"version": str(cache.version_id)})
-        Event.objects.append([cache_event("cache.evicting", cache, actor)])
-        wake()
+        announce(cache_event("cache.evicting", cache, actor))
     return cache
 
 

@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 from controlplane.access import Actor, NotVisible, reread
 from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
-from controlplane.loop.wake import wake
+from controlplane.actions.events import announce
 from controlplane.models import Event, Project
 from datasets.manifests import Diff, Manifest, ManifestInvalid, checked, compare, decode
 from datasets.models import Dataset, DatasetTag, DatasetVersion
@@ -57,8 +57,7 @@ def delete_dataset(dataset: Dataset, *, actor: Actor) -> None:
         # Built before the deletion, because Django clears the key of a deleted object.
         event = _event("dataset.deleted", dataset, actor)
         dataset.delete()
-        Event.objects.append([event])
-        wake()
+        announce(event)
 
 
 def keep_manifest(project: Project, stored: bytes) -> tuple[Manifest, int]:
@@ -189,8 +188,7 @@ def _moved(dataset: Dataset, parent: int) -> Conflict:
 
 def dataset_happened(kind: str, dataset: Dataset, actor: Actor, **data: Any) -> None:
     """Append an event about a dataset, which updates its live topic. Needs an open transaction."""
-    Event.objects.append([_event(kind, dataset, actor, **data)])
-    wake()
+    announce(_event(kind, dataset, actor, **data))
 
 
 def _event(kind: str, dataset: Dataset, actor: Actor, **data: Any) -> Event:

@@ -10,7 +10,7 @@ from django.utils import timezone
 from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict
-from controlplane.loop.wake import wake
+from controlplane.actions.events import announce
 from controlplane.models import Command, Event, Project
 from datasets.actions.volumes import create_volume, refuse_while_copied
 from datasets.models import Snapshot, SnapshotNumber, Volume
@@ -143,8 +143,7 @@ def snapshot_gone(snapshot_id: str) -> None:
         # Built before the deletion, because Django clears the key of a deleted object.
         event = _event("snapshot.deleted", snapshot, "system")
         snapshot.delete()
-        Event.objects.append([event])
-        wake()
+        announce(event)
 
 
 def find_snapshot(project: Project, name: str) -> Snapshot | None:
@@ -158,8 +157,7 @@ def find_snapshot(project: Project, name: str) -> Snapshot | None:
 
 def happened(kind: str, snapshot: Snapshot, actor: str) -> None:
     """Append a snapshot's event and wake the loop. Call it last in the transaction."""
-    Event.objects.append([_event(kind, snapshot, actor)])
-    wake()
+    announce(_event(kind, snapshot, actor))
 
 
 def _next_number(project_id: int, volume_name: str) -> int:

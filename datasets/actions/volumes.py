@@ -12,6 +12,7 @@ from django.utils import timezone
 from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
+from controlplane.actions.events import announce
 from controlplane.engines.kinds import engine_kind
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.wake import wake
@@ -331,8 +332,7 @@ def volume_gone(volume_id: str) -> None:
         # Build the event first, since it names the row.
         event = volume_event("volume.deleted", volume, "system")
         volume.delete()
-        Event.objects.append([event])
-        wake()
+        announce(event)
 
 
 def volume_checked(volume_id: str, trouble: str) -> None:
@@ -369,8 +369,7 @@ def volume_not_measured(volume_id: str) -> None:
 
 def happened(kind: str, volume: Volume, actor: str) -> None:
     """Append a volume's event and wake the loop. Call it last in the transaction."""
-    Event.objects.append([volume_event(kind, volume, actor)])
-    wake()
+    announce(volume_event(kind, volume, actor))
 
 
 def about(volume: Volume) -> dict[str, Any]:

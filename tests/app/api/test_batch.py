@@ -67,7 +67,7 @@ def test_each_job_of_a_batch_has_its_event_and_its_audit_line(api: AsPerson):
 
 def test_the_loop_is_woken_once(api: AsPerson, monkeypatch: pytest.MonkeyPatch):
     woken: list[None] = []
-    monkeypatch.setattr("jobs.actions.wake", lambda: woken.append(None))
+    monkeypatch.setattr("controlplane.actions.events.wake", lambda: woken.append(None))
     assert api("ben").post(BATCH, bodies(5)).status == 201
     assert len(woken) == 1
 
