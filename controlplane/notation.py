@@ -1,7 +1,10 @@
-"""Notations of durations, sizes, numbers and pairs, in `yard` and in forms. Pure; readers raise ValueError."""
+"""Notations of durations, sizes, numbers and pairs, in `yard` and in forms, and of lists in messages. Pure; readers
+raise ValueError."""
 
 import math
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 DURATION, SIZE, NUMBER, PAIR = (
     "a duration such as 90s, 10m, 1h30m or 2d",
@@ -13,6 +16,8 @@ _DURATION_PART = re.compile(r"\s*(\d+)\s*([smhd]?)\s*", re.IGNORECASE)
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([MGT])(?:iB?)?)?")
 _MIB = {"T": 1024 * 1024, "G": 1024, "M": 1, None: 1}
+# The items of a list that a message names.
+_SHOWN = 5
 
 
 def parse_duration(text: str) -> int:
@@ -79,3 +84,9 @@ def parse_pair(text: str) -> tuple[str, str]:
 def decimal(milli: int) -> int | float:
     """Convert thousandths to a decimal number, an int if it is whole."""
     return milli // 1000 if milli % 1000 == 0 else milli / 1000
+
+
+def some_of(items: Sequence[Any], show: Callable[[Any], str] = str) -> str:
+    """Format a list for a message, the first ones in full: `a, b and 7 more`; "" for an empty one."""
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return ", ".join(map(show, items[:_SHOWN])) + more

@@ -7,6 +7,7 @@ from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.models import Command, Project
+from controlplane.notation import some_of
 from datasets.actions.artifacts import KEEP, StoredArtifact, artifact_failed, artifact_ready, artifact_waits
 from datasets.ingest.engine import Progress, Synced, sync_tree
 from datasets.ingest.tree import Directory, SourceMissing, walk
@@ -18,8 +19,6 @@ from datasets.outputs import DISK_FULL, output_of, refuse_more
 from datasets.queries.datasets import shown
 from datasets.queries.lake import lake_address, lake_of
 from datasets.storage.sinks import sink_of
-
-NAMED = 5
 
 
 @register
@@ -89,15 +88,12 @@ def _synced(project: Project, root: Path, run: CommandRun) -> Synced:
 
 def _kept(artifact: Artifact, found: Synced) -> StoredArtifact:
     if found.manifest is None:
-        names = ", ".join(shown(path) for path, _ in found.failed[:NAMED])
+        names = some_of(found.failed, lambda one: shown(one[0]))
         words = f"{len(found.failed)} files could not be read: {names}."
         raise CommandRefused("unreadable", words, is_passing=True)
     _store(artifact.project, found.manifest)
-    left = found.skipped
-    names = ", ".join(f"{shown(one.path)} ({one.reason})" for one in left[:NAMED])
-    notes = (
-        f"Left out: {names}{f' and {len(left) - NAMED} more' if len(left) > NAMED else ''}." if left else ""
-    )
+    left = some_of(found.skipped, lambda one: f"{shown(one.path)} ({one.reason})")
+    notes = f"Left out: {left}." if left else ""
     return StoredArtifact(found.manifest.hash, len(found.manifest), found.manifest.size_bytes, notes)
 
 

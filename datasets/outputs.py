@@ -15,6 +15,7 @@ from controlplane.commands.run import CommandRun
 from controlplane.config.work_directories import checkpoint_directory, job_directory, work_directory
 from controlplane.engines.kinds import engine_kind
 from controlplane.loop.engine_pool import engine_for
+from controlplane.notation import some_of
 from datasets.long_work import budget_of, refusals
 from datasets.models import Artifact
 from datasets.queries.datasets import shown
@@ -28,7 +29,6 @@ FOLDER = "outputs"
 MARGIN_BYTES = 1 << 30
 DISK_FULL = "disk_full"
 FILES_MOST = 1_000_000
-NAMED = 5
 
 
 class OutputReader(Protocol):
@@ -137,8 +137,7 @@ def _entries(directory: Path) -> str:
     if not directory.is_dir():
         return "nothing"
     names = sorted(shown(name) for name in os.listdir(os.fsencode(directory)))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return (", ".join(names[:NAMED]) + more) or "nothing"
+    return some_of(names) or "nothing"
 
 
 def refuse_more(path: str, files: int, size: int) -> None:

@@ -9,6 +9,7 @@ from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.models import Command
+from controlplane.notation import some_of
 from datasets.actions.registrations import (
     REGISTER,
     allowed_sources,
@@ -29,7 +30,6 @@ from datasets.storage.contents import Sharing
 from datasets.storage.folder_sink import sink_of_folder
 from datasets.storage.sinks import sink_of_bucket
 
-NAMED = 5
 # Shortest interval between two progress reports.
 REPORT_SECONDS = 1.0
 
@@ -118,5 +118,4 @@ def _sink(row: DatasetRegistration) -> SinkSpec:
 
 
 def _named(found: list[tuple[bytes, str]]) -> str:
-    names = ", ".join(f"{shown(path)} ({why})" for path, why in found[:NAMED])
-    return f"{names} and {len(found) - NAMED} more" if len(found) > NAMED else names
+    return some_of(found, lambda one: f"{shown(one[0])} ({one[1]})")

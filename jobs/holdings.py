@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from controlplane.access import Actor
 from controlplane.actions.errors import Conflict
 from controlplane.app_holdings import Holdings
-from controlplane.clusters.node_names import some_of
 from controlplane.models import Cluster, Project
+from controlplane.notation import some_of
 from jobs.kinds.registry import KINDS, POOL_KINDS
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job, Pod

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 # How many of many names a sentence lists, so that it stays readable.
-SHOWN = 5
 
 
 def name_here(theirs: str, suffix: str) -> str:
@@ -16,9 +13,3 @@ def name_here(theirs: str, suffix: str) -> str:
 def name_there(ours: str, suffix: str) -> str:
     """Return the cluster's own name for Trainyard's node name `ours`."""
     return ours.removesuffix(f".{suffix}") if suffix else ours
-
-
-def some_of(names: Sequence[str]) -> str:
-    """Format a list of names, the first ones in full: `a, b and 7 more`."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"

@@ -7,13 +7,13 @@ from typing import Any
 
 from django.db import transaction
 
-from controlplane.clusters.node_names import some_of
 from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, NodeReport
 from controlplane.engines.kinds import engine_kind
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.cluster_warnings import set_warning
 from controlplane.models import Cluster, Device, Event, Node, NodePool
 from controlplane.models.bulk_update import one_by_one
+from controlplane.notation import some_of
 from jobs.allocation import record_capacity
 
 REPORTED = ("uuid", "model", "memory_mib", "is_foreign")  # of a device

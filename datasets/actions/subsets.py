@@ -5,6 +5,7 @@ from django.db import IntegrityError, transaction
 from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, Invalid, invalid
+from controlplane.notation import some_of
 from datasets.actions.datasets import dataset_happened
 from datasets.manifests import Manifest
 from datasets.models import DatasetVersion
@@ -13,8 +14,6 @@ from datasets.queries.datasets import shown, subset_rows
 from datasets.queries.lake import in_use, lake_of, manifest_named
 from datasets.selection import PathsUnknown, Selection, select
 from datasets.storage.base import ContentMissing
-
-UNKNOWN_SHOWN = 5
 
 
 def save_subset(
@@ -71,9 +70,8 @@ def _chosen(version: DatasetVersion, selection: Selection) -> Manifest:
 
 
 def _unknown(version: DatasetVersion, error: PathsUnknown) -> Invalid:
-    named = ", ".join(repr(shown(path)[:120]) for path in error.paths[:UNKNOWN_SHOWN])
-    more = f" and {len(error.paths) - UNKNOWN_SHOWN} more" if len(error.paths) > UNKNOWN_SHOWN else ""
-    return invalid("/paths", "no_such_path", f"{version} has no file {named}{more}.")
+    named = some_of(error.paths, lambda path: repr(shown(path)[:120]))
+    return invalid("/paths", "no_such_path", f"{version} has no file {named}.")
 
 
 def _create(

@@ -13,13 +13,13 @@ from django.db.models.functions import Least
 from controlplane.clusters import quantities
 from controlplane.engines.kinds import engine_kind, is_delegated
 from controlplane.models import Cluster, Project
+from controlplane.notation import some_of
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
 from datasets.queries.code import control_url, data_image, settings_hint
 from datasets.storage.cache import CacheStore
 from jobs.lifecycle import FINAL_STATES, QUEUED
 
 UNFINISHED = ~Q(job__state__in=FINAL_STATES)
-NAMED = 5
 
 
 def has_cache_volumes(cluster: Cluster) -> bool:
@@ -111,9 +111,7 @@ def users_of(uses: QuerySet[DatasetUse], project: Project) -> str:
     """Return the jobs as a text for readers of `project`: its own jobs by name, others by their project."""
     rows = uses.order_by("job__submit_rank").values_list("job__name", "job__project__name").distinct()
     found = [f"job {job}" if owner == project.name else f"a job of {owner}" for job, owner in rows[:100]]
-    names = list(dict.fromkeys(found))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    return some_of(list(dict.fromkeys(found)))
 
 
 def eta_seconds(cache: Cache) -> int | None:
