@@ -56,9 +56,7 @@ def finish(commands: Sequence[Command], token: str, state: str, error: str = "")
     payloads with secrets."""
     if not commands:
         return 0
-    ours = Command.objects.filter(
-        pk__in=[command.pk for command in commands], claim_token=token, state=Command.CLAIMED
-    )
+    ours = Command.objects.claimed_by(token).filter(pk__in=[command.pk for command in commands])
     # Erased before the state changes, because `ours` matches claimed commands only.
     with_secrets = {command.kind for command in commands if handler_for(command.kind).has_secrets}
     if with_secrets:
@@ -125,7 +123,7 @@ def _note_unreachable(command: Command, token: str, error: EngineUnreachable) ->
 def _give_back(command: Command, token: str) -> None:
     """Return a claimed command whose call has not begun to PENDING, without counting the try. Does nothing if
     the claim was lost."""
-    ours = Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED)
+    ours = Command.objects.claimed_by(token).filter(pk=command.pk)
     ours.update(state=Command.PENDING, tries=F("tries") - 1, sent_at=None)
 
 
@@ -139,7 +137,7 @@ def _try_again(
     # `tries` includes the try that has just failed.
     wait = timedelta(seconds=pauses[min(command.tries, len(pauses)) - 1])
     # `sent_at` is cleared, because the dispatcher sends no command twice within SEND_AGAIN_SECONDS.
-    Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED).update(
+    Command.objects.claimed_by(token).filter(pk=command.pk).update(
         state=Command.PENDING, error=refusal.message[:LONGEST_ERROR], not_before=Now() + wait, sent_at=None
     )
 

@@ -86,7 +86,7 @@ class CommandRun:
     def _renew(self, **values: object) -> bool:
         """Extend the claim and write `values` to the command's row. Return whether the claim is still held; once it
         is lost, every later call returns False."""
-        ours = Command.objects.filter(pk=self.command.pk, state=Command.CLAIMED, claim_token=self._token)
+        ours = Command.objects.claimed_by(self._token).filter(pk=self.command.pk)
         expiry = Now() + timedelta(seconds=CLAIM_SECONDS)
         if not ours.update(claim_expires_at=expiry, **values):
             self._is_lost.set()

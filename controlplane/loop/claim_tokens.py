@@ -29,7 +29,7 @@ def free_what_the_dead_hold() -> int:
             freed += Lease.objects.filter(name=name, token=token).update(token="", expires_at=Now())
     for pk, token in Command.objects.filter(state=Command.CLAIMED).values_list("pk", "claim_token"):
         if _is_dead(token):
-            held = Command.objects.filter(pk=pk, state=Command.CLAIMED, claim_token=token)
+            held = Command.objects.claimed_by(token).filter(pk=pk)
             freed += held.update(claim_expires_at=Now(), sent_at=None)
     return freed
 

@@ -18,6 +18,10 @@ class CommandQuerySet(models.QuerySet["Command"]):
         """Return the commands that wait for execution or are being executed."""
         return self.filter(state__in=Command.UNFINISHED)
 
+    def claimed_by(self, token: str) -> "CommandQuerySet":
+        """Return the commands that this token has claimed, also if the claim has expired and no other took it."""
+        return self.filter(state=Command.CLAIMED, claim_token=token)
+
     def of_kinds(self, kinds: Iterable[str]) -> "CommandQuerySet":
         """Return the commands of these kinds."""
         return self.filter(kind__in=list(kinds))
