@@ -16,15 +16,16 @@ from controlplane.scheduling.view import ClusterView, JobView
 class Account:
     """The entitlement and use of one project or department, in milli-GPUs; None means unlimited.
 
-    `allocated`: what counts against the fair share: jobs that are running (not stopping), starting, or have a
-    promise. `held`: GPUs not yet proven free, so stopping jobs count and promises do not. Both `allocated`
-    and `held` are checked against the limit and against the quota of non-preemptible jobs. `fixed`, `held_fixed`:
-    the non-preemptible part of `allocated` and of `held`. `reclaimed`: what this cycle takes from the account for
-    other projects; its own waiting jobs may not use it, although it no longer counts in `allocated`. `running`: held
-    by jobs that started before this cycle and that this cycle keeps; only these can become victims. `sizes`: how
-    many of those jobs there are of each size (milli-GPUs per job). `growth`: what active jobs request beyond
-    `allocated` (see `_growth`). `sure`: what no other project can reclaim: the fair share, but at most the quota
-    while shares are oversold.
+    `allocated`: what counts against the fair share: jobs that are running (not stopping), starting, or have a promise.
+    `held`: GPUs not yet proven free, so stopping jobs count and promises do not. Both `allocated` and `held` are
+    checked against the limit and against the quota of non-preemptible jobs. `fixed`, `held_fixed`: the non-preemptible
+    part of `allocated` and of `held`. `reclaimed`: what this cycle takes from the account for other projects; its own
+    waiting jobs may not use it, although it no longer counts in `allocated`. `running`: held by jobs that started
+    before this cycle and that this cycle keeps; only these can become victims. `sizes`: how many of those jobs there
+    are of each size (milli-GPUs per job). `growth`: what active jobs request beyond `allocated` (see `_growth`).
+    `requested`: `allocated`, `growth` and what queued jobs request. `sure`: what no other project can reclaim: the fair
+    share, but at most the quota while shares are oversold. `rank`: lower is older. `usage`: the fraction of the cluster
+    that it used recently, 0 to 1.
     """
 
     name: str
@@ -151,7 +152,8 @@ def held_milli_gpus(job: JobView) -> int:
 
 
 def book_active(accounts: Mapping[str, Account], jobs: Iterable[JobView], sign: int = 1) -> None:
-    """Add what the active jobs hold to their accounts; with `sign` -1, remove it."""
+    """Add what the active jobs hold to their accounts; with `sign` -1, remove it. Jobs of a deleted project are
+    skipped."""
     for job in jobs:
         account = accounts.get(job.project)
         if account is None:
@@ -183,8 +185,9 @@ def divide_cluster(
 ) -> None:
     """Set `requested`, `fair_share` and `sure` of every account.
 
-    `waiting`: per project, the (preemptible, non-preemptible) milli-GPUs that its queued jobs request.
-    Non-preemptible requests count only up to the quota, because such jobs can never use more.
+    `total`: the milli-GPUs to divide. `waiting`: per project, the (preemptible, non-preemptible) milli-GPUs that its
+    queued jobs request. Non-preemptible requests count only up to the quota, because such jobs can never use more.
+    `usage_weight_milli`: see `shares.divide`.
     """
     for account in accounts.values():
         account.requested = _requested(account, *waiting.get(account.name, (0, 0)))
@@ -234,8 +237,8 @@ def _divide(total: int, siblings: list[Account], usage_weight_milli: int) -> Non
 
 
 def most_inside(sizes: Mapping[int, int], bound: int | None) -> int:
-    """Return the largest total of milli-GPUs, at most `bound`, over all subsets of these jobs. `sizes`:
-    number of jobs by milli-GPUs per job."""
+    """Return the largest total of milli-GPUs, at most `bound` (None: no bound), over all subsets of these jobs.
+    `sizes`: number of jobs by milli-GPUs per job."""
     total = sum(size * count for size, count in sizes.items())
     if bound is None or total <= bound:
         return total

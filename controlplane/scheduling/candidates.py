@@ -282,7 +282,7 @@ class NodeIndex:
             while self._heap:
                 entry = heappop(self._heap)
                 bound, order, version = entry
-                # This entry is outdated: the node has changed since, and a newer entry is in the heap as well.
+                # An entry of another version is outdated: the node has changed, and its newer entry is in the heap too.
                 if version == self._versions[order]:
                     taken.append(entry)
                     yield bound, self._room.nodes[order]
@@ -317,7 +317,8 @@ def could_host(request: Request, node: NodeCapacity, candidates: Sequence[Candid
 
 
 def lower_bound(request: Request, local: NodeCandidates, more: int) -> Bound:
-    """Return a lower bound on the cost of freeing room for `more` pods on this node."""
+    """Return a lower bound on the cost of freeing room on this node for `more` pods than fit now. It compares with the
+    first five items of a `Cost`."""
     name = local.node.name
     missing = (local.pods_before + more) * request.whole_devices - local.node.whole
     real = local.candidates

@@ -27,8 +27,9 @@ WHOLE_GPU = 1000
 class NodeCapacity:
     """The free capacity of one node.
 
-    `order`: its index among all nodes sorted by name. `part`: the name of the PoolIndex that contains it.
-    `is_open`: it accepts new pods. `is_divided`: its devices are assigned in parts of a GPU only
+    `order`: its index among all nodes sorted by name. `part`: the name of the PoolIndex that contains it. `is_open`: it
+    accepts new pods. `indexes`, `modes` and `free` have one entry per device; `free` counts milli-GPUs, `whole` the
+    devices that are entirely free. `is_divided`: its devices are assigned in parts of a GPU only
     (SharingMode.is_single), so that no pod gets a whole device.
     """
 
@@ -105,9 +106,8 @@ class Scorer(Protocol):
     def place_pod(
         self, request: Any, room: FreeCapacity, parts: Collection[str], avoid: Collection[str]
     ) -> tuple[str, tuple[tuple[int, int], ...]] | None:
-        """Return the node and the ((device index, milli-GPUs), ...) for one pod on the nodes of these parts;
-        None if it does not fit.
-        """
+        """Return the node and the ((device index, milli-GPUs), ...) for one pod of the `fit.Request` on the nodes of
+        these parts, except the nodes named in `avoid`; None if it does not fit."""
         ...
 
 
@@ -318,7 +318,7 @@ class Capacity:
         return capacity
 
     def forget_changes(self) -> None:
-        """Empty the lists of changed nodes."""
+        """Empty the lists of changed nodes; positions in them that searches have remembered become invalid."""
         for capacity in (self.now, self.soon, self._idle):
             capacity.changes.clear()
 
@@ -333,9 +333,9 @@ class Capacity:
     def on_idle_devices(self, job: JobView, placements: Sequence[PodPlacement]) -> tuple[PodPlacement, ...]:
         """Return the pods on the same nodes, moved to devices that are idle now where possible.
 
-        Devices that stopping jobs hold are used last, because an elastic victim then keeps the workers on
-        them. On nodes that lack only CPUs or memory, the victims' devices come first: only workers that leave
-        free those.
+        Devices that stopping jobs hold are used last, so that an elastic victim can keep its workers on them. On nodes
+        short of CPUs or memory alone they are used first, because only the workers that leave them free CPUs and
+        memory.
         """
         if job.gpu_memory_mib is not None or job.milli_gpus < WHOLE_GPU:
             # A share is of one device: another may have less memory.

@@ -117,7 +117,8 @@ class _Cycle:
                 job_class.advance()
 
     def _redeem(self, item: Waiting, sized: Waiting) -> bool:
-        """Start the job, or renew its promise. Return False if the devices are no longer there."""
+        """Start the job, or renew its promise. Return False if the devices are no longer there. `sized`: the job with
+        the number of pods that was promised."""
         job, capacity = item.job, self._state.capacity
         if is_free(job.promised, job, capacity.now) and not must_wait_for_limits(sized):
             self._state.start(item, job.promised)
@@ -311,8 +312,8 @@ class _Cycle:
     # need.
 
     def settle_victims(self) -> None:
-        """Repeat until nothing changes: spare needless victims, and compute the reservation again. Ends,
-        because jobs of the plan are never withdrawn."""
+        """Reprieve needless victims, recompute the reservation and serve jobs that now fit, until nothing changes.
+        Terminates: a planned job is never withdrawn."""
         reprieve_needless = self._rearrangement.reprieve_needless
         while True:
             # A spared job may be taken for another one that is owed its place.

@@ -359,8 +359,8 @@ class CycleState:
         del self._undo[mark:]
 
     def attribute_preempts(self) -> bool:
-        """Set each victim's beneficiary to a job whose promise now uses its capacity, else keep the old one
-        if it starts. Return False if a victim has no beneficiary left."""
+        """Keep each victim's beneficiary if it has a promise; else replace it by a job whose promise uses the victim's
+        capacity, else keep it if it starts. Return False if a victim has no beneficiary left."""
         # The next cycle renews a beneficiary's promise in any case, so it must be the job that waits for the victim.
         before = dict(self.preempts)
         self._undo.append(lambda: self._restore_preempts(before))

@@ -66,8 +66,8 @@ class Offers:
 
 
 def decide_offers(view: ClusterView, offers: Mapping[str, Offer], shared: Mapping[Group, int]) -> Offers:
-    """Decide what to start, hold and offer now. `offers`: the present offers by job id. `shared`: the device of
-    every GPU-sharing group with a running pod."""
+    """Decide what to start, hold and offer now. `offers`: the present offers by job id. `shared`: for every GPU-sharing
+    group with a running pod, the index of its device."""
     cycle = _Cycle(_as_gangs(view), offers, shared)
     for item in cycle.in_turn():
         cycle.consider(item)
@@ -165,8 +165,8 @@ class _Cycle:
         return True
 
     def _choose(self, item: Waiting, pod: Bound, shared: dict[Group, int]) -> PodPlacement | None:
-        """Return the devices of one pod on its node: whole devices lowest index first, a share on the device
-        of its group."""
+        """Return the devices of one pod on its node: whole devices lowest index first, a share on the device of its
+        group. None if the node is not in the view or has too few free. Adds a new group's device to `shared`."""
         if pod.node not in self._state.capacity.now.positions:
             return None
         room, request = self._state.capacity.now.node(pod.node), item.request
@@ -186,8 +186,8 @@ class _Cycle:
 def _shared_device(
     room: NodeCapacity, item: Waiting, group: str, index: int | None
 ) -> tuple[int, int] | None:
-    """Return (device, milli-GPUs) of a share: on the device of its group, on a free device for a new group,
-    or on the fullest that fits where the cluster names no groups."""
+    """Return (device, milli-GPUs) of a share: on the device `index` of its group, on a free device for a new group
+    (`index` None), or on the fullest that fits where the cluster names no groups (`group` ""). None if none fits."""
     fits = []
     for number, free, mode in zip(room.indexes, room.free, room.modes, strict=True):
         wanted = item.request.share_of(mode)

@@ -35,8 +35,8 @@ class StartRange:
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """The expected fate of a queued job: the nodes where the next cycle starts it, the jobs stopped for it
-    first, and its start range."""
+    """The expected fate of a queued job. `placements`: where the next cycle starts it (`starts_now`), else where it has
+    a promise; () if neither. `victims`: the ids of the jobs stopped for it first. `range`: None as in `start_range`."""
 
     placements: tuple[PodPlacement, ...]
     starts_now: bool

@@ -38,7 +38,8 @@ def ends_by(job: JobView, now: int, at: int) -> bool:
 
 
 def rounded_up(seconds: int | None) -> int | None:
-    """Return the run time rounded up on a scale of STEPS per doubling, so that few distinct values remain."""
+    """Return the run time rounded up on a scale of STEPS per doubling, so that few distinct values remain; None stays
+    None."""
     if seconds is None or seconds <= STEPS:
         return seconds
     step = 1 << max(0, (seconds - 1).bit_length() - STEPS.bit_length())

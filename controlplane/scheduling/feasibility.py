@@ -52,7 +52,7 @@ class FeasibilityCheck:
         self._verdicts: dict[Request, Refusal | None] = {}
 
     def refuse(self, job: JobView) -> Refusal | None:
-        """Return why this job can never start on the cluster as it is; None if it can."""
+        """Return why this job can never start on the cluster as it is; None if it can, or if no nodes are known yet."""
         project = self._projects.get(job.project)
         if project is None:
             return Refusal(reasons.PROJECT_MISSING, {"project": job.project})
@@ -67,7 +67,8 @@ class FeasibilityCheck:
         return self._impossible(request_of(job, ())) or missing
 
     def request(self, job: JobView) -> Request:
-        """Return the job's request with its allowed pools, without those that do not exist."""
+        """Return the job's request with its allowed pools, without those that do not exist. Raise KeyError if the view
+        does not contain its project."""
         pools = pools_for(job, self._projects[job.project])
         return request_of(job, tuple(pool for pool in pools if pool in self._pools))
 
@@ -94,8 +95,8 @@ class FeasibilityCheck:
         return self._verdicts[request]
 
     def _examine(self, request: Request) -> Refusal | None:
-        """Return the first resource of which the empty cluster has too little, with the largest amount that it
-        offers."""
+        """Return the first resource of which the empty cluster has too little, with the largest amount that it offers;
+        None if the request fits."""
         empty = self._empty
         if place(request, empty) is not None:
             return None
@@ -221,7 +222,7 @@ class QueuedJobs:
         return LAST if expected is None else expected + later
 
     def add(self, job: JobView) -> None:
-        """Add a queued job."""
+        """Add a queued job. All jobs of its class become undecided."""
         key = _alike(job)
         if key in self._classes:
             self._classes[key].rewind()
@@ -232,7 +233,7 @@ class QueuedJobs:
             self._open(key, [job])
 
     def remove(self, job: JobView) -> None:
-        """Remove a job; it must equal the job that was added."""
+        """Remove a job; it must equal the job that was added. All jobs of its class become undecided."""
         key = _alike(job)
         if key in self._classes:
             self._classes[key].rewind()

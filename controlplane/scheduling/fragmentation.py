@@ -57,7 +57,8 @@ class Gradient:
     def place_pod(
         self, request: Request, room: FreeCapacity, parts: Collection[str], avoid: Collection[str]
     ) -> tuple[str, tuple[tuple[int, int], ...]] | None:
-        """Return the node and the devices for one pod on nodes of these parts; None if it does not fit."""
+        """Return the node and the ((device index, milli-GPUs), ...) for one pod on nodes of these parts, except the
+        nodes named in `avoid`; None if it does not fit."""
         known = self._scored.setdefault(request, [(-1, None)] * len(room.nodes))
         best: _Scored | None = None
         for node in room.nodes:

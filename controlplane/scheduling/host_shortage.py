@@ -12,7 +12,8 @@ from controlplane.scheduling.victims import Candidate
 def missing_on(
     request: Request, node: NodeCapacity, victims: Iterable[Candidate], pods: int
 ) -> dict[str, int]:
-    """Return the host resources, by name, that the node lacks for `pods` pods once the victims are gone."""
+    """Return the host resources, by name, that the node lacks for `pods` pods once the victims are gone, in the units
+    of `fit.amount_of`."""
     short = {need: pods * amount_of(request, need) for need in host_needs(request)}
     for need in short:
         given = sum(_given(victim, node, need) for victim in victims)

@@ -198,8 +198,9 @@ class Moves:
         return self._lowest.get(account.name, priority) < priority
 
     def could_swap(self, item: Waiting) -> bool:
-        """Return whether a job that takes its project above its share fits only by replacing lower-priority
-        jobs of the project, and can. Otherwise those would keep the share that a more important job needs."""
+        """Return whether the job, which takes its project above its share, fits only if lower-priority jobs of the
+        project stop (alone, or with jobs of other projects), and these can be found. Otherwise lower-priority jobs
+        would keep the share that it needs."""
         if not self.is_above_lowest(item.account, item.job.priority):
             return False
         if not self._state.has_victim(PreemptPolicy(item, is_swap=True)):
@@ -252,7 +253,6 @@ class Moves:
         # One of the victims gets missing workers in this plan, for which other jobs may have been stopped: it
         # may be a victim only once they have started.
         if not self._state.growing.isdisjoint(victim.job.id for victim in victims):
-            # Jobs were stopped for its workers; it may be taken once they have started.
             return None
         mark = self._state.mark()
         self._state.evict(victims, item, is_for_aged=is_for_aged)

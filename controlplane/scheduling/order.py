@@ -203,7 +203,8 @@ class JobClass:
             self.jobs, self._kept = self._kept, None
 
     def decided(self) -> Iterator[Waiting]:
-        """Iterate over the jobs that have been served."""
+        """Iterate over the decided jobs in queue order: those that start or have been promised capacity, also capacity
+        that victims chosen for them still hold."""
         return (self.waiting(job) for job in self.jobs[: self.at])
 
     def waiting(self, job: JobView) -> Waiting:

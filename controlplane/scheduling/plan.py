@@ -96,9 +96,9 @@ class Share:
 class Plan:
     """The decisions on one view: the jobs to preempt, to start and to hold, each in order.
 
-    `holds` may be a lazy sequence that is computed when first read. `promised`: the placements on capacity that is
-    being freed for held jobs, by job id; available without computing `holds`. `growth`: the missing workers of running
-    elastic jobs that get capacity, one entry per job.
+    `holds` may be a lazy sequence that is computed when first read. `shares`: one entry per project. `promised`: the
+    placements on capacity that is being freed for held jobs, by job id; available without computing `holds`. `growth`:
+    the missing workers of running elastic jobs that get capacity, one entry per job.
     """
 
     preempts: tuple[Preempt, ...] = ()

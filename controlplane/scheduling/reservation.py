@@ -26,9 +26,9 @@ _TIME = itemgetter(0)
 class Reservation:
     """The time `at` and the `placements` at which the gang `item` is expected to start.
 
-    `_later`: the capacity that will be free at that time on those nodes, without the gang and the jobs of
-    this plan that run longer. Jobs that must respect the reservation and run beyond `at` may use no more than
-    this.
+    `room`: the capacity that is free at `at`, which is modified. `now`: Unix seconds. `_later`: the capacity that will
+    be free at that time on those nodes, without the gang and the jobs of this plan that run longer. Jobs that must
+    respect the reservation and run beyond `at` may use no more than this.
     """
 
     __slots__ = ("_delays", "_is_larger_than_share", "_later", "_now", "at", "item", "placements")

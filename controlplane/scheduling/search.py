@@ -43,7 +43,8 @@ MAX_BRANCHED = 64
 
 @dataclass(slots=True)
 class _Search:
-    """The state of one search: the best set so far and the remaining step budget."""
+    """The state of one search: the best set so far with its cost (`best_harm`), and the remaining step budget.
+    `locals`: the nodes with candidates, by name. `needed`: how many more pods must fit."""
 
     request: Request
     policy: VictimPolicy
@@ -71,8 +72,8 @@ def find_victims(
     candidates: Candidates,
     among: Collection[int] | None = None,
 ) -> frozenset[Candidate] | None:
-    """Return the cheapest set of victims after whose end the whole gang fits into `room`; None if there is
-    none. `among`: for a single pod, search only nodes with these numbers (`NodeCapacity.order`)."""
+    """Return the cheapest set of victims after whose end the whole gang fits into `room`; None if there is none, or if
+    it fits without victims. `among`: for a single pod, search only nodes with these numbers (`NodeCapacity.order`)."""
     accepted = candidates.accepted(policy)
     if not accepted:
         return None

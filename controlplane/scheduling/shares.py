@@ -34,8 +34,9 @@ class Claim:
 
 
 def divide(total: int, claims: Iterable[Claim], usage_weight_milli: int = 1000) -> dict[str, int]:
-    """Return the fair share of each sibling, in milli-GPUs, by name. The sum exceeds `total` only if the quotas
-    do."""
+    """Return the fair share of each sibling, in milli-GPUs, by name. The sum exceeds `total` (milli-GPUs) only if the
+    quotas do. `usage_weight_milli`: how strongly past usage lowers a share of the surplus, in thousandths; 0: not at
+    all."""
     siblings = list(claims)
     shares = {claim.name: _guaranteed(claim, total) for claim in siblings}
     remaining = total - sum(shares.values())
@@ -69,7 +70,8 @@ def _share_out(
     k_milli: int,
 ) -> int:
     """Distribute surplus within the band in rounds; return what is left. Modifies `shares` and `remainders`.
-    `remainders` hold the fractions of the last round, as numerators over one common denominator."""
+    `remainders` hold the fractions of the last round, as numerators over one common denominator. `k_milli`: the k of
+    `_effective_weights` in thousandths."""
     is_another_round = True
     while is_another_round and remaining > 0:
         is_another_round = False

@@ -17,8 +17,8 @@ def largest_size(sizes: Sequence[int], most: int) -> int:
 
 
 def nearest_sizes(sizes: Sequence[int], wanted: int) -> tuple[int, ...]:
-    """Return the next smaller and the next larger allowed size around `wanted`; shorter if one of them does not
-    exist."""
+    """Return the next smaller and the next larger allowed size around `wanted`, which is none itself; shorter if one of
+    them does not exist."""
     place = bisect_left(sizes, wanted)
     return tuple(sizes[max(0, place - 1) : place + 1])
 

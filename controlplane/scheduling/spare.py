@@ -49,9 +49,9 @@ def spare_placements(
 ) -> tuple[PodPlacement, ...]:
     """Return placements for up to `count` more pods of an active job, with ranks from `first_rank`.
 
-    Uses nodes of the job's pools and locations: first those with most of its pods, then the fullest. Leaves
-    out capacity that the plan assigns, promises or reserves. () for a job with device shares, which has a
-    single pod.
+    Uses nodes of the job's pools and locations: first those with most of its pods, then the fullest. Leaves out
+    capacity that the plan assigns, promises or reserves. () while the engine is unreachable, and for a job with device
+    shares, which has a single pod.
     """
     if not view.is_engine_reachable or 0 < job.milli_gpus < 1000 or job.gpu_memory_mib is not None:
         return ()

@@ -144,8 +144,10 @@ class VictimPolicy(Protocol):
 class PreemptPolicy(VictimPolicy):
     """Allows preemptible jobs of strictly lower priority in the same project.
 
-    Stopping them must not reduce the GPUs that the project uses within its quota and its share. With
-    `is_swap` that is not checked: the caller then checks `is_swapped`.
+    After they stop, the running jobs of the project, and those of its department, must be able to fill as much of its
+    quota and of its entitlement as before (`accounts.most_inside`); a victim of the waiting job's size does not count,
+    because the job replaces it. With `is_swap` that is not checked: the caller checks `is_swapped` instead, once the
+    victims are known.
     """
 
     def __init__(self, item: Waiting, *, is_swap: bool = False) -> None:
@@ -156,7 +158,8 @@ class PreemptPolicy(VictimPolicy):
 
     @property
     def signature(self) -> Hashable:
-        """Return the project, the GPUs that it and its department hold, and the job's priority."""
+        """Return the project, the GPUs that it and its department hold, the job's priority, and whether this is for a
+        swap."""
         holds = tuple((account.running, account.allocated) for account in self._account.line())
         return "preempt", self._is_swap, self._account.name, holds, self._priority
 

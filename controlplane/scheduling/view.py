@@ -143,6 +143,7 @@ class JobView:
     `avoid`: nodes on which the cluster has recently refused the job; used only if nothing else fits.
     `volume_wait`: details of the reason `waiting_for_volume`.
     `waiting_since`: when a job that has never started was submitted.
+    `not_before`: when its back-off ends; None without one.
     `expected_runtime_seconds`: declared or learned, None if unknown; for a preempted job the remaining time.
     `was_preempted_by`: the id of the job that took its GPUs (`was_preempted_by_project`: its project), until it
     starts again. `was_preempted_kind`: the kind of that preemption if known, else "".

@@ -76,8 +76,8 @@ def what_if(
     is_over: Callable[[], bool] = never,
     run_times: RunTimes | None = None,
 ) -> WhatIf:
-    """Return the effects of replacing the project of the same name by `project`. Simulating ends early when
-    `is_over` returns True."""
+    """Return the effects of replacing the project of the same name by `project`. Simulating ends early when `is_over`
+    returns True. `run_times`: see `Course`."""
     changed = replace(
         view, projects=tuple(project if one.name == project.name else one for one in view.projects)
     )
