@@ -33,7 +33,8 @@ LOCAL_THREADS = 2
 
 
 class Dispatcher:
-    """Sends tasks. One per loop; `dispatch` is called by one thread."""
+    """Sends tasks. One per loop; `dispatch` is called by one thread. `has_broker` False: there is no Redis, so all
+    commands are executed on threads of its own."""
 
     def __init__(self, *, has_broker: bool = True) -> None:
         self._has_broker = has_broker

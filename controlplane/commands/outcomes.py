@@ -65,7 +65,8 @@ def finish(commands: Sequence[Command], token: str, state: str, error: str = "")
 
 
 def note_failure(command: Command, token: str, error: BaseException) -> None:
-    """Record a failed try: schedule a retry after a temporary failure, else fail the command."""
+    """Record a failed try: schedule a retry after a temporary failure, else fail the command. Raise `error` again if it
+    ends the process (KeyboardInterrupt, SystemExit)."""
     # The row has its final state already, or belongs to another worker.
     if isinstance(error, Cancelled):
         return

@@ -23,7 +23,8 @@ REPORT_SECONDS = 1.0
 
 
 class CommandRun:
-    """One try at a command. As a context manager it renews the command's claim."""
+    """One try at a command. As a context manager it renews the command's claim. `token`: of the claim. `cluster`: the
+    command's cluster if it has been read already."""
 
     def __init__(self, command: Command, token: str, cluster: Cluster | None = None) -> None:
         self.command, self._token = command, token
@@ -39,7 +40,8 @@ class CommandRun:
         return Cluster.objects.get(pk=self.command.required_cluster_id)
 
     def report(self, done: int, total: int | None = None, message: str = "") -> None:
-        """Store the progress, in units that the handler chooses; at most one write per second. Raise Cancelled."""
+        """Store the progress, in units that the handler chooses (`total` None: unknown); at most one write per second,
+        except when `done` equals `total`. Raise Cancelled as `raise_if_cancelled` does."""
         self.raise_if_cancelled()
         # The last report is always written; otherwise the stored progress would stay below the total.
         if time.monotonic() - self._reported_at < REPORT_SECONDS and done != total:

@@ -222,7 +222,7 @@ class SettingInvalid(ValueError):
 
 
 def text(env: Mapping[str, str], name: str) -> str:
-    """Return the value of a variable, or its declared default."""
+    """Return the value of a variable, or its declared default if it is unset or empty."""
     return env.get(name, "") or DEFAULTS[name]
 
 
@@ -235,7 +235,8 @@ def integer(env: Mapping[str, str], name: str, low: int, high: int) -> int:
 
 
 def integer_or(env: Mapping[str, str], name: str, word: str, low: int, high: int) -> int | None:
-    """Return a variable as a whole number from `low` to `high`; None if its value is `word`. Raise SettingInvalid."""
+    """Return a variable as a whole number from `low` to `high`; None if its value is `word`. Raise SettingInvalid for
+    any other value."""
     if text(env, name).lower() == word:
         return None
     try:
@@ -266,7 +267,7 @@ def items(env: Mapping[str, str], name: str) -> list[str]:
 
 
 def networks(env: Mapping[str, str], name: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """Return a variable of comma-separated addresses and networks. Raise SettingInvalid."""
+    """Return a variable of comma-separated addresses and networks. Raise SettingInvalid if one of them is neither."""
     try:
         return [ipaddress.ip_network(item) for item in items(env, name)]
     except ValueError as error:
@@ -274,7 +275,8 @@ def networks(env: Mapping[str, str], name: str) -> list[ipaddress.IPv4Network | 
 
 
 def json_object(env: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Return a variable as a JSON object, {} if it is not set. Raise SettingInvalid."""
+    """Return a variable as a JSON object, {} if it is not set. Raise SettingInvalid for any other JSON and for invalid
+    JSON."""
     try:
         value = json.loads(text(env, name) or "{}")
     except ValueError as error:
@@ -285,7 +287,8 @@ def json_object(env: Mapping[str, str], name: str) -> dict[str, Any]:
 
 
 def database(url: str, state_dir: Path) -> dict[str, Any]:
-    """Return Django's database settings for a DATABASE_URL. Raise SettingInvalid for an unknown scheme."""
+    """Return Django's database settings for a DATABASE_URL; "" means SQLite in `state_dir`. Raise SettingInvalid for an
+    unknown scheme or option."""
     if not url:
         return sqlite(state_dir / "db.sqlite3")
     parts = urlsplit(url)

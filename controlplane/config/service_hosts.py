@@ -59,7 +59,8 @@ class ServicesHost:
         return ServiceAddress(match[1], int(match[2]))
 
     def own_origin(self, public_url: str, host: str) -> str:
-        """Return the origin of the control plane's own pages, for a browser that requested this job's host."""
+        """Return the origin of the control plane's own pages, for a browser that requested this job's host (`host`: its
+        Host header)."""
         if not self.is_local:
             return public_url
         public = urlsplit(public_url)
@@ -74,7 +75,7 @@ class ServicesHost:
 
 def services_host(setting: str, public_url: str, port: int) -> ServicesHost:
     """Return the host of TRAINYARD_SERVICES_HOST; by default names under localhost on the server's port. Raise
-    SettingInvalid."""
+    SettingInvalid if it is no host name, or has an invalid port."""
     if not setting:
         return ServicesHost("http", LOCAL, f":{port}")
     name, colon, given_port = setting.lower().partition(":")

@@ -10,7 +10,7 @@ from controlplane.live.identity import SESSION, TOKEN, Credential, Identity, cre
 
 
 class Refused(Exception):
-    """A refused connection: HTTP status, stable code and message."""
+    """A refused connection: HTTP status, stable code and message. `wait_seconds`: the Retry-After of a 429."""
 
     def __init__(self, status: int, code: str, detail: str, wait_seconds: int = 0) -> None:
         super().__init__(detail)
@@ -20,8 +20,8 @@ class Refused(Exception):
 async def sign_in(scope: Scope) -> Identity:
     """Return the identity that opens a connection.
 
-    Raise Refused for a bad credential (401), for a page of another site (403), and for too many unknown tokens from
-    one address (429).
+    Raise Refused for a bad credential (401), for a page of another site (403), for too many unknown tokens from one
+    address (429), and while the database does not answer (503).
     """
     credential = credential_of(scope)
     if credential is None:

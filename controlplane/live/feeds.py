@@ -33,8 +33,12 @@ Key: TypeAlias = tuple[str, frozenset[int] | None]
 
 @dataclass(eq=False, slots=True)
 class Feed:
-    """One topic as seen by readers with equal rights, who receive the same bytes. `project_ids`: the projects
-    that these readers may view, None for all."""
+    """One topic as seen by readers with equal rights, who receive the same bytes.
+
+    `project_id`: the project of its subject, None for a topic of the whole instance. `project_ids`: the projects that
+    these readers may view, None for all. `seq`: the number of `state`: an event number, for a log that of its tail.
+    `empty_since`: when its last listener left, by time.monotonic(). `is_unreadable`: the last read of the log failed.
+    """
 
     topic: Topic
     project_id: int | None
@@ -74,7 +78,8 @@ class SubscribeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A feed's new state and the frame for its listeners; frame None: send them the complete state."""
+    """A feed's new state and the frame for its listeners; frame None: send them the complete state. `is_gone`: its
+    subject was deleted."""
 
     feed: Feed
     state: State
@@ -254,7 +259,7 @@ def queue_of(overview: State) -> State:
 
 
 def now_text() -> str:
-    """Return the server's time for frames; pages compute elapsed seconds from it."""
+    """Return the server's time for frames: UTC in ISO 8601 with milliseconds. Pages compute elapsed seconds from it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -32,13 +32,13 @@ class Frame:
 
 
 def state_frame(topic: str, seq: int, state: Mapping[str, Any], at: str) -> Frame:
-    """Return the frame with a topic's complete state."""
+    """Return the frame with a topic's complete state. `at`: the server's time (`feeds.now_text`)."""
     text = encode({"type": "state", "topic": topic, "seq": seq, "state": state, "at": at})
     return Frame("state", topic, seq, text)
 
 
 def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
-    """Return the frame with the changes of a topic since its last frame."""
+    """Return the frame with the changes of a topic since its last frame. `at`: the server's time (`feeds.now_text`)."""
     body = {
         "type": "change",
         "topic": topic,
@@ -56,7 +56,7 @@ def error_frame(topic: object, code: str, detail: str) -> Frame:
 
 
 def pong_frame(at: str) -> Frame:
-    """Return the frame that answers a ping."""
+    """Return the frame that answers a ping. `at`: the server's time (`feeds.now_text`)."""
     return Frame("pong", "", None, encode({"type": "pong", "at": at}))
 
 

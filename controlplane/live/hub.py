@@ -110,7 +110,8 @@ class Hub:
             self._leave(feed, listener)
 
     def subscribe(self, listener: Listener, name: object, since: int | None) -> None:
-        """Subscribe a listener to a topic: it receives the changes after `since`, the state, or an error."""
+        """Subscribe a listener to a topic: it receives the changes after event number `since`, the complete state if
+        that is None or too old, or an error."""
         topic, followed = parse_topic(name), self._listeners[listener]
         if topic is None:
             listener.offer(error_frame(name, topics.UNKNOWN, DETAILS[topics.UNKNOWN]))

@@ -69,7 +69,7 @@ def credential_of(scope: Scope) -> Credential | None:
 
 
 def token_of(scope: Scope) -> Credential | None:
-    """Return the bearer token of a request or websocket, from the header or the subprotocol."""
+    """Return the bearer token of a request or websocket, from the header or the subprotocol; None if there is none."""
     kind, _, secret = (header(scope, b"authorization") or "").partition(" ")
     if kind.lower() == BEARER:
         return Credential(TOKEN, secret.strip())

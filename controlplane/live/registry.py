@@ -72,8 +72,8 @@ class TopicKind:
 
 @dataclass(slots=True)
 class Batch:
-    """New lines of a log. `is_fresh`: a new attempt began or lines were skipped, so listeners need a complete
-    state."""
+    """New lines of a log, as the records to add to the topic's state. `is_fresh`: a new attempt began or lines were
+    skipped, so listeners need a complete state."""
 
     upserts: State
     is_fresh: bool = False
@@ -87,10 +87,11 @@ class Tail(Protocol):
         """Return the version number of the tail; every new line or other change increases it."""
 
     def open(self) -> None:
-        """Move to the end of the log."""
+        """Move to the end of the log of the newest attempt; `state` then returns its last lines."""
 
     def poll(self, *, look_for_attempt: bool) -> Batch | None:
-        """Return what was written since the last call; None if nothing was."""
+        """Return what was written since the last call; None if nothing was. `look_for_attempt`: an event about the job
+        occurred, so check also whether a new attempt began and whether the pod ended without a log."""
 
     def state(self) -> State: ...
 

@@ -18,7 +18,8 @@ FORBIDDEN, UNKNOWN, GONE, UNREADABLE = "forbidden", "unknown_topic", "gone", "un
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A requested topic. `subject`: what the kind is about, such as a project's name or a job's id."""
+    """A requested topic. `subject`: what the kind is about, such as a project's name or a job's id. `rank`: of the pod,
+    for topics of kind LOGS."""
 
     name: str
     kind: str
@@ -32,7 +33,7 @@ def kinds() -> tuple[str, ...]:
 
 
 def parse_topic(name: object) -> Topic | None:
-    """Return the topic of that name; None for an unknown kind."""
+    """Return the topic of that name; None for an unknown kind or a malformed name."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return None
     if name in SHARED:

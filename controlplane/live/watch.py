@@ -146,8 +146,8 @@ def _topics(text: str) -> list[str]:
 
 
 def _since(text: str, count: int) -> list[int | None]:
-    """Return the event number of each topic after which to continue: from an event id, from one number for
-    all, or None each."""
+    """Return the event number of each topic after which to continue: from an event id, from one number for all, or None
+    each. Raise Refused (400) unless `text` has one number or `count` of them."""
     if not text:
         return [None] * count
     parts = text.split(",")

@@ -217,7 +217,8 @@ def _given(working: Mapping[str, Attended]) -> dict[str, list[Given]]:
 
 
 def rest_before_move(given: Iterable[Given]) -> timedelta:
-    """Return how long a job keeps its size before it is shrunk for a running job again; doubles with each time."""
+    """Return how long a job keeps its size before it is shrunk for a running job again; doubles with each time.
+    `given`: its earlier operations for others."""
     moves = sum(message == FOR_RUNNING for _, message in given)
     return REST * (1 << min(moves, MOST_DOUBLINGS))
 

@@ -42,7 +42,8 @@ def keep(name: str, token: str, seconds: int) -> str | None:
 
 
 def release(name: str, token: str, *, is_complete: bool) -> None:
-    """Release a lease and record when its work completed. A lease that another token now holds is left unchanged."""
+    """Release a lease; with `is_complete`, also record that its work is completed now (see `is_fresh`). A lease that
+    another token now holds is left unchanged."""
     completed = {"completed_at": Now()} if is_complete else {}
     Lease.objects.filter(name=name, token=token).update(token="", expires_at=Now(), **completed)
 

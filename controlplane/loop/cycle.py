@@ -120,8 +120,8 @@ def keep_fresh() -> None:
 def _run_guarded(
     cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: _LoopLease
 ) -> Due | None:
-    """Process one cluster; return None after an exception, which does not stop the other clusters. /readyz
-    reports it."""
+    """Process one cluster; return when its next pass is due. None after an exception, which does not stop the other
+    clusters and which /readyz reports."""
     try:
         return _run(cluster, now, on_orders, lease)
     except Exception:

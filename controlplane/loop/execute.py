@@ -54,7 +54,8 @@ POOLS = (ENDS, STARTS)
 
 
 def clusters_with_work() -> list[int]:
-    """Return the primary keys of the attached clusters, and of detached ones with commands left to execute."""
+    """Return the primary keys of the clusters that are not detached, and of detached ones with commands left to
+    execute."""
     wanted = Q(detached_at=None) | Q(pk__in=_open_commands().values("cluster"))
     return list(Cluster.objects.filter(wanted).order_by("pk").values_list("pk", flat=True))
 
@@ -84,8 +85,8 @@ def _open_commands() -> QuerySet[Command]:
 
 
 class WorkerPool:
-    """The worker pool for one cluster's commands on one queue. `work` runs on a single thread; the engine is
-    called by the pool's threads."""
+    """The worker pool for one cluster's commands on one queue. `work` runs on a single thread; the engine is called by
+    the pool's threads. `on_progress` is called after the outcomes of returned calls have been recorded."""
 
     def __init__(
         self, cluster_id: int, kind: PoolKind, on_progress: Callable[[], None] = lambda: None

@@ -18,7 +18,8 @@ _runner: "Runner | None" = None
 
 @worker_init.connect
 def start_loop(**_: object) -> None:
-    """Start the loop in the worker's process, before its first connection to Redis."""
+    """Start the loop in the worker's process, before its first connection to Redis. If that fails, end the worker
+    (SystemExit)."""
     global _runner
     try:
         from controlplane.loop.runner import Runner

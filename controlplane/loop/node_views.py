@@ -31,7 +31,8 @@ class NodeCache:
         locations: Sequence[Location],
     ) -> tuple[NodeView, ...]:
         """Return the nodes; the same objects as before if nothing changed. `held`: milli-GPUs of jobs that are not in
-        the view, by (node, device index). Nodes in `nodes_with_orphans` are not schedulable."""
+        the view, by (node, device index). Nodes in `nodes_with_orphans` are not schedulable. `locations`: the cluster's
+        cache locations; if empty, all nodes have the location ""."""
         devices = _devices(cluster.pk)
         nodes = _labelled_nodes(cluster.pk) if locations else _nodes(cluster.pk)
         known = devices, nodes, held, nodes_with_orphans, locations

@@ -47,8 +47,8 @@ _sent: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
 def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
     """Send every attached cluster its projects. Return False if another process holds the lease.
 
-    A refusal becomes a warning on the cluster, with an event, and does not affect other clusters. Clusters
-    with waiting jobs come first; `on_synced` is called after each cluster.
+    A refusal becomes a warning on the cluster, with an event, and does not affect other clusters. Clusters with waiting
+    jobs come first; `on_synced` is called after each of these that needs no further sync.
     """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:

@@ -74,7 +74,7 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
 
 
 def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
-    """Store whether the engine is reachable; write an event when that changes."""
+    """Store whether the engine is reachable, and why not (`message`); write an event when that changes."""
     if cluster.is_reachable == is_reachable:
         return
     with transaction.atomic():

@@ -45,8 +45,9 @@ STARTS_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Recorded:
-    """What was written. `has_commands`: commands wait for execution. `has_more_holds`: not all queued jobs were
-    compared with their rows. `has_more_starts`: starts were left to the next cycle."""
+    """What was written. `held`: the number of changed holds. `has_commands`: commands wait for execution.
+    `has_more_holds`: not all queued jobs were compared with their rows. `has_more_starts`: starts were left to the next
+    cycle."""
 
     started: int = 0
     preempted: int = 0

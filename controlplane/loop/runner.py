@@ -98,8 +98,8 @@ class Runner:
         sync_requested.set()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Finish running work within `timeout_seconds` and end. Other processes repeat unfinished work when
-        its claim expires."""
+        """Request the stop, and wait up to `timeout_seconds` for each thread to finish its running work. Other
+        processes repeat unfinished work when its claim expires."""
         stop_listening(self.wake)
         self._is_stopping.set()
         self.wake()
@@ -148,8 +148,10 @@ class Runner:
         period_seconds: float,
         quiet_seconds: float,
     ) -> None:
-        """Run `work` on every notification and every period. A failure is logged and the next run repeats the
-        work, because all of it is derived from rows."""
+        """Run `work` whenever `wakeup` is set and once per `period_seconds` (per `quiet_seconds` while nothing is
+        unfinished), until the runner stops or `is_wanted()` returns False. `wakeup` None: without a pause, because
+        `work` waits by itself. A failure is logged and the next run repeats the work, because all of it is derived from
+        rows."""
         while not self._is_stopping.is_set() and is_wanted():
             if wakeup is not None:
                 self._period.pause(wakeup, period_seconds, quiet_seconds)

@@ -42,7 +42,8 @@ BALANCE = "balance"
 
 
 def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: datetime) -> Plan:
-    """Begin to shrink victims where possible; return the plan without their preemptions."""
+    """Begin to shrink victims where possible. Return the plan without their preemptions; the jobs that wait for them
+    get `is_shrinking` in their details."""
     if MEMBERSHIP not in engine.capabilities or not plan.preempts:
         return plan
     attended = elastic.with_members()
@@ -62,7 +63,8 @@ def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: dateti
 
 
 def _with_shrinking(hold: Hold, spared: Collection[str]) -> Hold:
-    """Return the hold with `is_shrinking` set for those of its stopping jobs that only shrink."""
+    """Return the hold with `is_shrinking` set for those of its stopping jobs that only shrink. `spared`: the ids of the
+    victims that shrink instead of stopping."""
     stopping = hold.details.get("stopping") or ()
     if not any(one["job"] in spared for one in stopping):
         return hold
@@ -131,8 +133,8 @@ def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
 
 
 def hasten(operation: ScaleOperation, until: datetime, **fields: str) -> datetime:
-    """Bring an open operation's deadline forward to `until` and set `fields`, unless its own is earlier.
-    Return its deadline."""
+    """Bring an open operation's deadline forward to `until` and set its columns `fields`, unless its own deadline is
+    earlier. Return its deadline."""
     if operation.deadline is None or operation.deadline > until:
         ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(
             deadline=until, **fields
@@ -182,8 +184,8 @@ def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:
 def begin_shrink(
     attended: Attended, leaving: Collection[int], cause: str, why: str, until: datetime, now: datetime
 ) -> None:
-    """Open an operation by which these workers leave; those that have not acknowledged by `until` are
-    stopped.
+    """Open an operation by which the workers with the ranks `leaving` leave; those that have not acknowledged by
+    `until` are stopped. `why`: the reason as a sentence for users.
 
     Does nothing if the job is stopping or has another open operation by now; the next cycle decides again.
     """

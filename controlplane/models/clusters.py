@@ -50,8 +50,8 @@ class Cluster(models.Model):
         return any(check["name"] == name and check["outcome"] == "ok" for check in self.checks)
 
     def names_found(self, name: str) -> list[str]:
-        """Return the names that the check `name` of the last preflight found, for example the storage classes of
-        the cluster."""
+        """Return the names that the check `name` of the last preflight found, for example the storage classes of the
+        cluster; [] if there was no such check."""
         return next((list(check.get("found", ())) for check in self.checks if check["name"] == name), [])
 
 

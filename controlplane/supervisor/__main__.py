@@ -51,7 +51,9 @@ def _run(instance: Instance, began: float) -> int:
 
 
 def _prepare(environment: dict[str, str]) -> dict[str, str]:
-    """Run checks, migrations and static files in a child process, whose memory is freed before the servers start."""
+    """Run checks, migrations and static files in a child process, whose memory is freed before the servers start.
+    Return its answer: `setup_path`, the path that creates the first admin, or "". Raise CannotStart if a step failed.
+    """
     command = [sys.executable, "-m", "controlplane.supervisor.prepare"]
     answer = subprocess.run(
         command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, check=False, process_group=0

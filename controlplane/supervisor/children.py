@@ -68,12 +68,12 @@ class Child:
         return f"{self.name} {how}; starting it again{f' in {pause:.1f} s' if pause else ''}"
 
     def send(self, number: int) -> None:
-        """Send a signal to the process, if it runs."""
+        """Send the signal `number` to the process, if it runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the process to end; return whether it has ended."""
+        """Wait up to `seconds` for the process to end; return whether it has ended."""
         if self.process is None:
             return True
         try:
@@ -95,7 +95,7 @@ class Child:
             os.truncate(self.log_path, 0)
 
     def last_lines(self, count: int) -> list[str]:
-        """Return the last lines of the log, for the console."""
+        """Return the last lines of the log, at most `count` of its last 8 KiB, for the console."""
         with self.log_path.open("rb") as log:
             log.seek(max(0, self.log_path.stat().st_size - 8192))
             return log.read().decode(errors="replace").splitlines()[-count:]

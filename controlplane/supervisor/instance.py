@@ -58,7 +58,8 @@ def read_instance(env: Mapping[str, str]) -> Instance:
 
 
 def claim(instance: Instance) -> int:
-    """Lock the state directory for the life of this process and return the lock's descriptor.
+    """Lock the state directory for the life of this process and return the lock's descriptor. Raise CannotStart if
+    another process has the lock or the directory cannot be used.
 
     The kernel releases the lock when the process dies, so no stale lock remains.
     """
@@ -88,8 +89,11 @@ def claim(instance: Instance) -> int:
 
 
 def bind(instance: Instance) -> socket.socket:
-    """Bind the port early, so that a conflict is reported at once and connections survive a restart of the web
-    server."""
+    """Return a socket bound to the instance's port, on which the web processes listen. Raise CannotStart if the port
+    cannot be used.
+
+    Bound early, so that a conflict is reported at once and connections survive a restart of the web server.
+    """
     family = socket.AF_INET6 if ":" in instance.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     # Otherwise connections in TIME_WAIT would block the port for a minute after a restart.

@@ -52,7 +52,8 @@ def child_environment(instance: Instance, redis_url: str) -> dict[str, str]:
 
 
 def redis(instance: Instance) -> tuple[str, Program | None]:
-    """Return Redis's address, and the program that serves it; None if the operator configured another Redis."""
+    """Return Redis's address, and the program that serves it, whose settings file this writes; None if the operator
+    configured another Redis. Raise CannotStart if there is no valkey-server."""
     if instance.redis_url:
         return instance.redis_url, None
     instance.redis_dir.mkdir(mode=0o700, exist_ok=True)

@@ -79,7 +79,7 @@ def report(*lines: str) -> None:
 
 
 def answers(address: tuple[str, int]) -> bool:
-    """Return whether the web server answers /healthz with 200."""
+    """Return whether the web server at this (host, port) answers /healthz with 200."""
     request = "GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n"
     try:
         with socket.create_connection(address, timeout=2.0) as connection:

@@ -32,11 +32,11 @@ def half_life_of(cluster: Cluster) -> timedelta:
 def decayed_usage(
     now: datetime, gpus: int, half_life: timedelta, projects: Collection[int]
 ) -> Mapping[int, float]:
-    """Return, by project id, the fraction of `gpus` GPUs that the project's jobs held recently; use one
-    half-life ago counts half.
+    """Return, by project id, the fraction of `gpus` GPUs that the project's jobs held recently; use one half-life ago
+    counts half. Projects without use are absent. `half_life` must not be 0.
 
-    `projects`: the ids of all projects of the cluster that has these GPUs. The sum of all fractions is at
-    most 1, even if the cluster was larger before.
+    `projects`: the ids of all projects of the cluster that has these GPUs. The sum of all fractions is at most 1, even
+    if the cluster was larger before.
     """
     if not gpus:
         return {}
