@@ -30,7 +30,8 @@ def dataset_for(actor: Actor, dataset_id: str, *, needed: str = Role.VIEWER) -> 
 
 
 def version_for(actor: Actor, version_id: str, *, needed: str = Role.VIEWER) -> DatasetVersion:
-    """Return a version by id, with its dataset and project. Raises NotVisible or Forbidden."""
+    """Return a version by id, with its dataset and project. Raises NotVisible, also for a malformed id, or
+    Forbidden."""
     missing = NotVisible("There is no such version that you can see.")
     rows = DatasetVersion.objects.select_related("dataset__project", "parent")
     version = rows.filter(pk=uuid_of(version_id, missing)).first()
@@ -105,7 +106,8 @@ def visible_locations(actor: Actor) -> QuerySet[CacheLocation]:
 
 
 def cache_for(actor: Actor, cache_id: str, *, needed: str = Role.VIEWER) -> Cache:
-    """Return a cache by id, with its version, dataset, project and location. Raises NotVisible or Forbidden."""
+    """Return a cache by id, with its version, dataset, project and location. Raises NotVisible, also for a malformed
+    id, or Forbidden."""
     missing = NotVisible("There is no such cache that you can see.")
     rows = Cache.objects.select_related("version__dataset__project", "location__cluster", "location__project")
     cache = rows.filter(pk=uuid_of(cache_id, missing)).first()

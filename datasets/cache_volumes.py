@@ -82,13 +82,14 @@ def caches_of(location: CacheLocation, run: CommandRun) -> Caches:
 
 
 def volume_of(location: CacheLocation) -> Volume:
-    """Return the volume of a project's location. Raises EngineUnreachable."""
+    """Return the volume of a project's location. Raises EngineUnreachable if the cluster's engine cannot be opened."""
     assert location.project is not None
     return claimed_volume(location.cluster, location.project.name, claim_of(location))
 
 
 def claimed_volume(cluster: Cluster, project: str, claim: CacheClaim) -> Volume:
-    """Return the volume of a project with this claim. Raises EngineUnreachable."""
+    """Return the volume of a project with this claim. Raises EngineUnreachable if the cluster's engine cannot be
+    opened."""
     return cast(VolumeEngine, engine_for(cluster)).caches(project, claim)
 
 

@@ -30,8 +30,9 @@ class ArchiveRefused(ValueError):
 
 
 def read_archive(stream: BinaryIO, wanted: Mapping[str, int]) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield (SHA-256, content in pieces) of each member. `wanted`: the size of each content that may occur.
-    The caller must verify the hash, and consume all pieces before the next member. Raises ArchiveRefused."""
+    """Yield (SHA-256, content in pieces) of each member. `wanted`: the size of each content that may occur. The
+    caller must verify the hash, and consume all pieces before the next member. Raises ArchiveRefused at the first
+    member that is not wanted, and for a truncated archive."""
     while header := stream.read(BLOCK):
         if len(header) < BLOCK:
             raise _incomplete("a header")

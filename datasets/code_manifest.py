@@ -111,7 +111,7 @@ def _check_entry(entry: Entry, index: int) -> None:
 
 
 def path_problem(path: str) -> str:
-    """Return what is wrong with a path relative to a tree's root, or ""."""
+    """Return what is wrong with a path relative to a tree's root, "" if nothing."""
     names = path.split("/")
     if path.startswith("/"):
         return "is an absolute path"

@@ -67,7 +67,7 @@ class ProjectCode:
         return None
 
     def entries(self, digest: str) -> tuple[Entry, ...]:
-        """Return the entries of a complete tree. Raises FileNotFoundError."""
+        """Return the entries of a complete tree. Raises FileNotFoundError if there is none with this digest."""
         return load((self._own / _TREES / digest).read_bytes())
 
     def missing(self, entries: Iterable[Entry]) -> dict[str, int]:
@@ -75,7 +75,8 @@ class ProjectCode:
         return {entry.sha256: entry.size for entry in entries if self._path_if_kept(entry) is None}
 
     def put(self, sha256: str, pieces: Iterable[bytes]) -> None:
-        """Store a content. Raises ContentDiffers, and stores nothing, if it does not match its hash."""
+        """Store a content for the project, once for all projects. Raises ContentDiffers, and stores nothing, if it
+        does not match its hash."""
         shared, own = _object(self._shared, sha256), _object(self._own / _OBJECTS, sha256)
         fresh = shared.with_name(f".{sha256}.{secrets.token_hex(4)}")
         try:
@@ -162,17 +163,19 @@ def check_content(sha256: str, pieces: Iterable[bytes]) -> None:
 
 
 def project_ids(root: Path) -> list[int]:
-    """Return the ids of projects that have code in the store."""
+    """Return the ids of the projects that have code in the store, deleted projects included."""
     return [int(path.name) for path in _files(root / "projects") if path.name.isdecimal()]
 
 
 def forget_project(root: Path, project_id: int) -> None:
-    """Remove all code of a deleted project."""
+    """Remove a deleted project's manifests and links; the shared contents stay until `sweep_shared`. Errors are
+    ignored, so a repeat may find files left."""
     shutil.rmtree(root / "projects" / str(project_id), ignore_errors=True)
 
 
 def sweep_shared(root: Path, before: float) -> int:
-    """Remove contents that no project uses any more; return how many."""
+    """Remove contents that no project has linked and that have not changed since `before` (Unix time); return how
+    many."""
     count = 0
     for path in _objects(root / _OBJECTS):
         with suppress(FileNotFoundError):

@@ -81,8 +81,9 @@ class GitSource:
         self._environment = {**environment, **_ENVIRONMENT}
 
     def fetch(self, url: str, ref: str, most_bytes: int, check: Callable[[], None]) -> str:
-        """Fetch the commit that `ref` names, without history, and return its hash. `check` is called
-        regularly and may raise to cancel. Raises GitRefused."""
+        """Fetch the commit that `ref` names, without history, and return its hash. `check` is called regularly and
+        may raise to cancel. Raises GitRefused if the repository or the ref cannot be read, or the commit exceeds
+        `most_bytes`."""
         self._git("init", "--quiet", "--bare", ".")
         # Prevent redirects and submodules from using a protocol that no admin has allowed.
         allowed = ("-c", "protocol.allow=never", "-c", f"protocol.{urlsplit(url).scheme}.allow=always")
@@ -134,7 +135,7 @@ class GitSource:
                 git.kill()
 
     def _blobs(self, commit: str) -> list[_Blob]:
-        """Return the files and symbolic links of the commit's tree. Raises TreeRefused."""
+        """Return the files and symbolic links of the commit's tree. Raises TreeRefused if it has too many files."""
         lines = self._listing(commit).split(b"\0")[:-1]
         if len(lines) > FILES_MOST:
             raise TreeRefused("too_many_files", f"The commit has more than {FILES_MOST} files.")
@@ -213,7 +214,8 @@ def _has_ended(git: subprocess.Popen[bytes]) -> bool:
 
 
 def _blob(line: bytes) -> _Blob | None:
-    """Parse a line of `ls-tree --long`; returns None for a submodule. Raises TreeRefused."""
+    """Parse a line of `ls-tree --long`; returns None for a submodule. Raises TreeRefused for a path that is not
+    UTF-8."""
     about, path = line.split(b"\t", 1)
     mode, _, name, size = about.split()
     if mode == _SUBMODULE:

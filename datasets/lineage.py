@@ -100,8 +100,8 @@ class Builder:
 
 
 def _reached(start: str, nexts: Mapping[str, Sequence[str]], most: int) -> Iterator[str]:
-    """Yield the keys reachable from `start` in breadth-first order. Stops after the level in which `most` is
-    exceeded."""
+    """Yield the keys reachable from `start` in breadth-first order, without `start`. `nexts`: the neighbours of each
+    key. Stops after the level in which `most` is exceeded."""
     seen, waiting = {start}, [start]
     while waiting and len(seen) <= most + 1:
         following = []
@@ -117,8 +117,8 @@ def _reached(start: str, nexts: Mapping[str, Sequence[str]], most: int) -> Itera
 def ingredients(
     job_id: str, spec: Mapping[str, Any], parameters_hash: str, locks: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[Node, str]]:
-    """Yield (node, role) for each input in a job's spec, except datasets and volumes. `locks`: path and
-    SHA-256 of the lock files in its code."""
+    """Yield (node, role) for each input in a job's spec, except datasets and volumes. `parameters_hash`: the hash of
+    `parameters`. `locks`: path and SHA-256 of the lock files in its code."""
     if spec.get("code"):
         yield _code(spec["code"]), "working directory"
     for path, digest in locks:

@@ -84,7 +84,8 @@ def _columns(graph: Graph) -> dict[str, int]:
 
 
 def _items(graph: Graph, places: Mapping[str, int]) -> list[list[_Item]]:
-    """Return the nodes and lanes of each column. A node's edges share one lane in each column that they cross."""
+    """Return the items of each column: (node's key, column) in its own column and, as a lane for its edges, in each
+    column that they cross. `places`: the column of each node. A node's edges share one lane."""
     ends = dict(places)
     for edge in graph.edges:
         ends[edge.source] = max(ends[edge.source], places[edge.target] - 1)
@@ -97,7 +98,7 @@ def _items(graph: Graph, places: Mapping[str, int]) -> list[list[_Item]]:
 
 def _ordered(items: Sequence[_Item], graph: Graph, middles: Mapping[_Item, int]) -> list[_Item]:
     """Return a column's items sorted by the mean height of their inputs in the previous column, so that few lines
-    cross; items without inputs there come last."""
+    cross; items without inputs there come last. `middles`: the heights in pixels of items placed so far."""
     sources = defaultdict[_Item, list[int]](list)
     for key, column in items:
         inputs = [key] if (key, column - 1) in middles else _inputs(graph, key)
@@ -110,7 +111,8 @@ def _inputs(graph: Graph, key: str) -> list[str]:
 
 
 def _placed(items: Sequence[_Item], places: Mapping[str, int], height: int) -> dict[_Item, int]:
-    """Return the vertical middle of each item in pixels, with the column centred in `height`."""
+    """Return the vertical middle of each item in pixels, with the column centred in `height` (pixels). `places`: the
+    column of each node, to distinguish nodes from lanes."""
     found, top = {}, (height - _height(items, places)) // 2
     for one in items:
         own = _own_height(one, places)

@@ -58,7 +58,7 @@ class Candidate:
 
 def choose_other(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
     """Return another cache location for a job's data after a fill failed at the first one: one where the data fits
-    and the job can run, "" if there is none."""
+    and whose nodes have `wanted_milli_gpus`, free or not; "" if there is none."""
     return choose(
         (
             one
@@ -74,9 +74,9 @@ def choose_other(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str
 
 def choose(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
     """Return the cache location for a job's data, "" if there are no candidates. Preferred are, in this order,
-    locations that have the data or are being filled with it, locations where the job can start now, and locations
-    with the fewest missing bytes. Those without nodes for the job come last; before them, those that are too small or
-    where a fill failed."""
+    locations that have the data or are being filled with it, locations with `wanted_milli_gpus` free, where the job
+    can start now, and locations with the fewest missing bytes. Those without nodes for the job come last; before
+    them, those that are too small or where a fill failed."""
 
     def cost(one: Candidate) -> tuple[bool, bool, bool, bool, bool, int, int, int, str]:
         has_room = one.nodes > 0 and one.free_milli_gpus >= wanted_milli_gpus

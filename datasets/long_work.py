@@ -22,13 +22,14 @@ def is_cancelled(run: CommandRun) -> bool:
 
 
 def budget_of(run: CommandRun, seconds: float | None = None) -> Budget:
-    """Return a budget of `seconds` that also ends when the command's claim is lost."""
+    """Return a budget of `seconds` (None: without a limit) that also ends when the command's claim is lost."""
     return Budget(seconds, partial(is_cancelled, run))
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Translate Blocked from a storage backend into CommandRefused."""
+    """Context manager that translates the errors of a storage backend into CommandRefused: Blocked with its code,
+    ContentMissing as `content_missing`."""
     try:
         yield
     except Blocked as blocked:

@@ -175,7 +175,8 @@ class Manifest:
 
 
 def make_manifest(entries: Iterable[Entry]) -> Manifest:
-    """Return the manifest of entries given in any order. Raises ManifestInvalid."""
+    """Return the manifest of entries given in any order. Raises ManifestInvalid for paths that cannot exist in a
+    tree or that leave it."""
     ordered = sorted(entries, key=lambda entry: entry.path)
     return checked(
         Manifest(
@@ -250,7 +251,7 @@ def stays_inside(path: bytes, target: bytes) -> bool:
 
 
 def _columns(manifest: Manifest, leave_out: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return digests and kinds, without those of the paths in `leave_out`."""
+    """Return the digests and the kinds, each concatenated, without those of the paths in `leave_out` (sorted)."""
     digests, kinds, start = [], [], 0
     for path in leave_out:
         index = bisect_left(manifest.paths, path, start)
@@ -262,8 +263,8 @@ def _columns(manifest: Manifest, leave_out: Sequence[bytes]) -> tuple[bytes, byt
 
 
 def _changed(paths: list[bytes], old: tuple[bytes, bytes], new: tuple[bytes, bytes]) -> list[bytes]:
-    """Return the paths whose columns differ; compares blocks first, since most blocks of two versions are
-    equal."""
+    """Return the paths whose digest or kind differs between the columns `old` and `new` (see `_columns`). Compares
+    blocks first, since most blocks of two versions are equal."""
     changed: list[bytes] = []
     for start in range(0, len(paths), _BLOCK):
         end = min(start + _BLOCK, len(paths))

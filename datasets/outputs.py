@@ -37,8 +37,9 @@ class OutputReader(Protocol):
     def copy(
         self, task: OutputTask, target: Path, budget: Budget, report: Callable[[int, int, int, int], None]
     ) -> None:
-        """Copy a directory into an empty one. `report` receives copied and announced numbers of files and
-        bytes. Raises Blocked and what `budget` and `report` raise."""
+        """Copy a directory of a job's output into the empty directory `target`. `report` receives (files copied,
+        files announced, bytes copied, bytes announced). Raises Blocked if the pod cannot run or fails, and what
+        `budget` and `report` raise."""
 
 
 class OutputEngine(Protocol):

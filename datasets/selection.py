@@ -36,7 +36,7 @@ class PathsUnknown(LookupError):
 
 
 def select(manifest: Manifest, selection: Selection) -> Manifest:
-    """Return the manifest of the selected files. Raises PathsUnknown."""
+    """Return the manifest of the selected files. Raises PathsUnknown if the version lacks a listed path."""
     listed = set(selection.paths)
     if unknown := sorted(listed.difference(manifest.paths)):
         raise PathsUnknown(unknown)
@@ -88,8 +88,8 @@ def _runs(parts: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def _name(part: bytes) -> bytes:
-    """Return the regular expression of one path component. Text between two `*` matches at the leftmost place,
-    without backtracking, as in `_translated`."""
+    """Return the regular expression of one path component of a pattern. Text between two `*` matches at the leftmost
+    place, without backtracking, as in `_translated`."""
     fixed = [b""]
     for token in _TOKEN.findall(part):
         if token.startswith(b"*"):

@@ -109,8 +109,8 @@ class RemoveSnapshot(CommandHandler):
 def _paused(
     volume: Volume, storage: VolumeStorage, key: str, writers: list[str], run: CommandRun
 ) -> Iterator[Pause | PodPause]:
-    """Context manager that pauses the programs which write to the volume. Its block begins once they have paused, or
-    after the time limit; the yielded value is true if all of them paused."""
+    """Context manager that pauses the jobs `writers`, which write to the volume; `key` identifies the snapshot. Its
+    block begins once they have paused, or after the time limit; the yielded value is true if all of them paused."""
     if isinstance(storage, VolumeFiles):
         with quiesced(storage.path(str(volume.pk)), key, writers, pods=writing_pods(volume)) as pause:
             yield pause
@@ -123,7 +123,8 @@ def _paused(
 
 
 def _before(snapshot: Snapshot) -> str | None:
-    """Return the newest snapshot of the same volume with which files can be shared, or None."""
+    """Return the id of the newest ready snapshot of the same volume, with which files can be shared; None if there
+    is none."""
     earlier = Snapshot.objects.filter(volume=snapshot.volume_id, state=READY)
     key = earlier.order_by("-number").values_list("pk", flat=True).first()
     return str(key) if key else None

@@ -62,8 +62,8 @@ def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Jo
 
 
 def submit_jobs(project: Project, bodies: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[Job]:
-    """Queue jobs in this order, all or none. Error pointers begin with the job's index: `/jobs/3/gpus`. The
-    number of SQL statements does not depend on the number of jobs."""
+    """Queue jobs in this order, all or none. Raises as `submit_job`; error pointers begin with the job's index, such
+    as `/jobs/3/gpus`. The number of SQL statements does not depend on the number of jobs."""
     return _submit(project, bodies, "/jobs/{}", actor)
 
 

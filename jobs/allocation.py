@@ -51,8 +51,8 @@ def record_capacity(cluster: Cluster, now: datetime) -> None:
 
 
 def _with_last(metric: str, by: str, subjects: QuerySet[AnyModel]) -> Rows[AnyModel]:
-    """Return (id, name, last value, time of the last value) for every subject; each comes from the index of
-    Sample."""
+    """Return (id, name, last value, time of the last value) for every subject; the values are None without a change
+    point. The index of Sample serves each look-up."""
     points = Sample.objects.filter(metric=metric, by=by, subject=OuterRef("name"), step_seconds=CHANGE_POINT)
     newest = points.order_by("-at")
     columns = {"last": Subquery(newest.values("total")[:1]), "last_at": Subquery(newest.values("at")[:1])}

@@ -48,8 +48,9 @@ def nodes_with_devices(nodes: QuerySet[Node], sees: Sees) -> list[Row]:
 
 
 def device_shares() -> list[Row]:
-    """Return every node that has devices, ordered by name. A device is (utilisation, is foreign, shares); a share is
-    (project, milli-GPUs, utilisation of its job). Three queries, with only the columns that the device map needs."""
+    """Return every node that has devices, ordered by name. A device is (utilisation, is foreign, shares); foreign: a
+    pod outside Trainyard holds it. A share is (project, milli-GPUs, utilisation of its job). Utilisations are 0 to
+    1, None while unknown. Three queries, with only the columns that the device map needs."""
     shares: dict[int, list[tuple[str, int, float | None]]] = defaultdict(list)
     columns = ("device_id", "pod__job__project__name", "milli_gpus", "pod__job__gpu_utilization")
     live = Allocation.objects.filter(released_at=None).order_by("pk")

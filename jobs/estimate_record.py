@@ -28,8 +28,8 @@ class EstimateCounts(NamedTuple):
 
 
 def record_estimate(job: Job, found: StartRange | None) -> None:
-    """Store a job's estimate, at most one per wait. Only the first counts, since later ones are easier; a
-    range without an end is not stored."""
+    """Store a job's estimate, at most one per wait. Only the first counts, since later ones are easier. Stores
+    nothing if `found` is None or has no end."""
     if found is None or found.latest is None:
         return
     shown = StartEstimate(

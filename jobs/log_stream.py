@@ -148,8 +148,8 @@ class Part:
 
 
 def read_part(path: Path, attempt_rank: str, offset: int, lines: int | None, search: str | None) -> Part:
-    """Return the next page of a log, or its last `lines`, as server-sent events. `attempt_rank`: such as
-    `3-0`."""
+    """Return the page of a log at `offset` (bytes) or, if `lines` is given, its last lines, as server-sent events.
+    `search`: only lines that contain it, None for all. `attempt_rank`: prefix of the event ids, such as `3-0`."""
     page = tail(path, lines) if lines is not None else read_page(path, offset, PAGE_LINES, search)
     gaps = [_event("gap", gap_record(gap) | {"offset": page.next_offset}) for gap in page.gaps]
     text = "".join([*(_line_event(attempt_rank, line) for line in page.lines), *gaps])

@@ -50,7 +50,9 @@ class LogTail:
         self._jump()
 
     def poll(self, *, look_for_attempt: bool) -> Batch | None:
-        """Return the lines written since the last call, or None."""
+        """Return the lines written since the last call, None if there are none. `look_for_attempt`: also check, by a
+        query, whether a newer attempt has begun; a batch with `is_fresh` means that the tail moved, so that viewers
+        must read `state` again."""
         if look_for_attempt and _newest_attempt(self.job_id) != self.attempt:
             self.open()
             return Batch({}, is_fresh=True)

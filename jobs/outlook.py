@@ -78,8 +78,8 @@ def outlook(job: Job, sees: Sees) -> dict[str, Any]:
 
 
 def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange | None]:
-    """Return the changes that would let a job start, and its estimated range; simulates only what is not
-    cached."""
+    """Return the changes that would let a job start, and its estimated range, None if it has none; simulates only
+    what is not cached."""
     key, known = str(job.pk), _fresh(job, FRESH_SECONDS)
     view = observe(cluster, timezone.now()).view
     # Time alone changes no answer within the seconds for which it is cached.
@@ -106,7 +106,8 @@ def known_estimate(job: Job) -> dict[str, Any] | None:
 
 
 def shown_range(found: StartRange | None) -> dict[str, Any] | None:
-    """Return an estimate in REST form. `latest` is null if the simulated time ended before the job started."""
+    """Return an estimate in REST form, None for None. `latest` is null if the simulated time ended before the job
+    started."""
     if found is None:
         return None
     return {
@@ -125,8 +126,7 @@ def can_replay(cluster: Cluster) -> bool:
 
 
 def _fresh(job: Job, seconds: float) -> _Known | None:
-    """Return the cached result of the job's cluster if it is at most `seconds` old and has the job's
-    estimate."""
+    """Return the cached result of the job's cluster; None if it is older than `seconds` or lacks the job's estimate."""
     known = _kept.get(job.project.cluster_id)
     is_usable = known is not None and str(job.pk) in known.ranges and time.monotonic() - known.at < seconds
     return known if is_usable else None

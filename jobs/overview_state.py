@@ -55,8 +55,8 @@ def read_overview(seq: int) -> Overview:
 
 
 def overview_document(state: State, seq: int, now: datetime | None = None) -> dict[str, Any]:
-    """Return the answer of GET /telemetry/overview from the state of the topic `overview`: lists instead of
-    keyed records, with run and waiting times as of `now`."""
+    """Return the answer of GET /telemetry/overview from the state of the topic `overview` at event number `seq`:
+    lists instead of keyed records, with run and waiting times as of `now` (None: the current time)."""
     moment = now or timezone.now()
     return {
         **state["totals"]["all"],

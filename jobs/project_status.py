@@ -44,6 +44,6 @@ def largest_device_mib() -> dict[int, int]:
 
 
 def asked_milli(milli: int, memory_mib: int | None, largest_mib: int | None) -> int:
-    """Return the milli-GPUs that a pod requests. A request in MiB counts as its share of the cluster's largest GPU, or
-    as a whole one if no GPU is known."""
+    """Return the milli-GPUs that a pod requests: `milli`, or for a request of `memory_mib` of GPU memory its share
+    of the cluster's largest GPU (`largest_mib`), a whole one if no GPU is known."""
     return -(-1000 * memory_mib // (largest_mib or memory_mib)) if memory_mib else milli

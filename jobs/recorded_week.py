@@ -98,7 +98,8 @@ def _spans(jobs: QuerySet[Job], now: int) -> Mapping[UUID, list[tuple[int, int]]
 def _recorded(
     job: JobView, submitted: int, ran: Sequence[tuple[int, int]], began: int, left: int
 ) -> RecordedJob:
-    """Return the recorded job for these (start, end) spans; it needs `left` more seconds after `now`."""
+    """Return the recorded job, which ran for these (start, end) spans and needs `left` more seconds. `began`: start
+    of the recorded period; a job that ran already then was not submitted in it. All times in Unix seconds."""
     runs_already = bool(ran) and ran[0][0] < began
     since = began if runs_already else submitted
     seconds = sum(max(0, end - max(since, start)) for start, end in ran)
@@ -107,8 +108,9 @@ def _recorded(
 
 
 def _left(job: JobView, ran: Sequence[tuple[int, int]], usual: int) -> int:
-    """Return for how many more seconds an unfinished job is expected to run. A job past its expected end is
-    expected to run as long again as it is overdue."""
+    """Return for how many more seconds an unfinished job is expected to run, after the spans that it `ran`. `usual`:
+    the run time in seconds of a job without an expected one. A job past its expected end is expected to run as long
+    again as it is overdue."""
     seconds = sum(end - start for start, end in ran)
     expected = job.expected_runtime_seconds or usual
     return expected - seconds if seconds < expected else min(seconds, seconds - expected)

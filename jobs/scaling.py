@@ -61,9 +61,10 @@ def scale_job(
     leaving: Collection[int] = (),
 ) -> ScaleOperation:
     """Change the number of workers of an elastic job. A queued job requests the new number from now on; for a
-    running job the loop carries out the returned operation and rolls it back if it is not done in time.
-    Raises Invalid outside the bounds and Conflict if the job's state, an open operation or a quota forbids
-    it."""
+    running job the loop carries out the returned operation and rolls it back if it is not done in `timeout_seconds`.
+    `leaving`: ranks to remove, by default chosen by `choose_leavers`.
+
+    Raises Invalid outside the bounds, and Conflict if the job's state, an open operation or a quota forbids it."""
     asked = Scaling(workers, timeout_seconds, tuple(leaving))
     try:
         with transaction.atomic():

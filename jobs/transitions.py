@@ -135,7 +135,7 @@ def ending(job: Job, next_state: str) -> dict[str, Any]:
 
 
 def request_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
-    """Queue the stop of every pod of the job that is not proven gone."""
+    """Queue the stop of every pod of the job that is not proven gone. `grace_seconds`: from SIGTERM to SIGKILL."""
     pods = Pod.objects.filter(job=job, released_at=None)
     stop_pods(job.project, pods.values_list("name", flat=True), grace_seconds)
 
@@ -153,7 +153,8 @@ def shorten_stops(job: Job, grace_seconds: int) -> None:
 def stop_pods(
     project: Project, names: Iterable[str], grace_seconds: int, not_before: datetime | None = None
 ) -> None:
-    """Queue the stop of each of these pods of the project's cluster."""
+    """Queue the stop of each of these pods of the project's cluster. `grace_seconds`: from SIGTERM to SIGKILL;
+    `not_before`: the earliest time of the stop, None for now."""
     later = {} if not_before is None else {"not_before": not_before}
     insert_rows(
         Command(
@@ -185,9 +186,9 @@ def remove(job: Job, actor: Actor) -> Event:
 
 
 def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = None) -> Event:
-    """Return an unsaved event about a job's current state. An event that is not a change of state, such as an opened
-    shell, names the actor and omits the job's reason.
-    """
+    """Return an unsaved event about a job's current state. `kind`: such as `job.running`; one that does not end with
+    the job's state, such as `job.shell_opened`, names the actor and omits the job's reason. `data`: further fields
+    of the event."""
     verb = kind.partition(".")[2]
     is_move = verb == job.state
     about = {"details": kept} if is_move and (kept := details_to_store(job.reason, job.details)) else {}

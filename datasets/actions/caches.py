@@ -94,7 +94,7 @@ def cache_version(version: DatasetVersion, location: CacheLocation, *, actor: Ac
 
 
 def pin_cache(cache: Cache, is_pinned: bool, *, actor: Actor) -> Cache:
-    """Protect a cache from removal by age or for space, or end the protection."""
+    """Protect a cache from removal by age or for space if `is_pinned`, else end the protection."""
     kind = "cache.pinned" if is_pinned else "cache.unpinned"
     with transaction.atomic():
         reread(cache, lock=True)
@@ -182,7 +182,8 @@ def cache_event(kind: str, cache: Cache, actor: Actor) -> Event:
 
 
 def want_cache(version: DatasetVersion, location: CacheLocation, by: str, *, is_kept: bool) -> Cache:
-    """Return the cache of a version, created or retried if necessary. Needs an open transaction."""
+    """Return the cache of a version at a location, created or retried if necessary. `by`: the user or project that
+    is shown as its requester; `is_kept`: requested by a user, not only by a job. Needs an open transaction."""
     fresh = {"created_by": by, "is_kept": is_kept}
     cache, is_new = Cache.objects.get_or_create(version=version, location=location, defaults=fresh)
     if is_new:

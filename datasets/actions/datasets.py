@@ -90,7 +90,8 @@ def commit_version(
 
 
 def tag_version(dataset: Dataset, name: str, version: DatasetVersion, *, actor: Actor) -> DatasetTag:
-    """Create a tag for a version, or move an existing tag to it."""
+    """Create a tag for a version, or move an existing tag to it. Raises Invalid for a subset, and for the names
+    `latest` and numbers."""
     if version.subset:
         raise invalid("/version", "is_a_subset", "Tags name whole versions; a subset has a name of its own.")
     if name == "latest" or name.isdecimal():
@@ -116,8 +117,8 @@ def remove_tag(dataset: Dataset, name: str, *, actor: Actor) -> None:
 def _to_commit(
     dataset: Dataset, manifest_hash: str, parent: int
 ) -> tuple[DatasetVersion | None, Manifest, Diff]:
-    """Return the parent, the manifest and the difference between them, after checking that every content is
-    stored."""
+    """Return the parent (None for a first version), the manifest and the difference between them. Raises Conflict if
+    `parent` is not the newest version any more, or if the manifest or a content is not stored."""
     reread(dataset)
     if dataset.latest != parent:
         raise _moved(dataset, parent)

@@ -49,7 +49,8 @@ def register_directory(dataset: Dataset, path: str, note: str, *, actor: Actor) 
 
 
 def commit_registration(row: DatasetRegistration, manifest: Manifest) -> DatasetVersion:
-    """Create the version. Safe to repeat; returns the newest version if nothing changed. Raises Conflict."""
+    """Create the version. Safe to repeat; returns the newest version if nothing changed. Raises Conflict if another
+    version is committed meanwhile, or if contents are missing."""
     keep_manifest(row.dataset.project, manifest.encode())
     # Reading the directory may have taken minutes, in which others may have committed versions.
     row.dataset.refresh_from_db()
@@ -58,7 +59,7 @@ def commit_registration(row: DatasetRegistration, manifest: Manifest) -> Dataset
 
 
 def note_progress(row: DatasetRegistration, **done: int) -> None:
-    """Write the progress of a registration."""
+    """Write the progress of a registration. `done`: values by column."""
     with transaction.atomic():
         if _pending(row.pk).update(reason="", message="", **done):
             dataset_happened("dataset.registration_progressed", row.dataset, SYSTEM)

@@ -69,8 +69,8 @@ def new_volume(project: Project, fields: Mapping[str, Any], actor: Actor, origin
 
 
 def _class_and_tier(project: Project, fields: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the storage class and service tier of a new volume. A cluster's own class is checked when the
-    claim is created; "" is the cluster's default. Raises Invalid."""
+    """Return the storage class and service tier of a new volume. A cluster's own class is checked when the claim is
+    created; "" is the cluster's default. Raises Invalid for a class or tier that does not exist."""
     classes = settings.STORAGE_CLASSES
     if claims_volumes(project):
         _refuse_tier(fields.get("service_tier"), {}, project.cluster.name)

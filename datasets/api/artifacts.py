@@ -53,7 +53,7 @@ ARTIFACTS = Listing(
 
 
 class Artifacts(ApiView):
-    """Artifacts of every project that the caller may see."""
+    """GET: list the artifacts of every project that the caller may see, newest first."""
 
     @operation(
         "List artifacts, newest first", answer=ARTIFACTS.schema("Artifact"), query=ARTIFACTS.parameters()
@@ -65,7 +65,7 @@ class Artifacts(ApiView):
 
 
 class JobArtifacts(ApiView):
-    """Artifacts of one job."""
+    """GET: list the artifacts of one job, also those that are not stored yet."""
 
     @operation(
         "List what a job keeps of its output",
@@ -78,7 +78,7 @@ class JobArtifacts(ApiView):
 
 
 class ArtifactDetail(ApiView):
-    """One artifact, by id."""
+    """GET: one artifact, by id. DELETE: delete it; its content is collected later."""
 
     @operation("An artifact", answer=ref("Artifact"))
     def get(self, call: Call, artifact_id: str) -> Answer:
@@ -93,7 +93,7 @@ class ArtifactDetail(ApiView):
 
 
 class ArtifactFiles(LakeView):
-    """Entries of one directory of an artifact."""
+    """GET: list one directory of an artifact."""
 
     @operation("List a directory of an artifact", answer=LISTED, query=DIRECTORY)
     def get(self, call: Call, artifact_id: str) -> Answer:
@@ -101,7 +101,7 @@ class ArtifactFiles(LakeView):
 
 
 class ArtifactContent(LakeView):
-    """One file of an artifact."""
+    """GET: download one file of an artifact."""
 
     @operation("Download a file of an artifact", answer=BINARY, gives=BYTES, query=file_of("artifact"))
     def get(self, call: Call, artifact_id: str) -> HttpResponseBase:
@@ -110,7 +110,7 @@ class ArtifactContent(LakeView):
 
 
 class ArtifactManifest(LakeView):
-    """The list of files of an artifact."""
+    """GET: download the encoded manifest, which lists an artifact's files."""
 
     @operation("Download an artifact's manifest", answer=BINARY, gives=BYTES)
     def get(self, call: Call, artifact_id: str) -> HttpResponseBase:
@@ -118,7 +118,7 @@ class ArtifactManifest(LakeView):
 
 
 class ArtifactPack(LakeView):
-    """Contents of an artifact's files, as a pack."""
+    """GET: download contents of an artifact's files as a pack (datasets.ingest.packs), at most 64 MiB."""
 
     @operation(
         "Download the contents of files of an artifact as a pack: at most 64 MiB",
@@ -132,7 +132,7 @@ class ArtifactPack(LakeView):
 
 
 class ArtifactArchive(LakeView):
-    """All files of an artifact."""
+    """GET: download all files of an artifact as a tar archive."""
 
     @operation("Download an artifact as a tar archive", answer=BINARY, gives=TAR)
     def get(self, call: Call, artifact_id: str) -> HttpResponseBase:

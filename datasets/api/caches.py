@@ -80,7 +80,7 @@ CHANGES = {
 
 
 class Caches(ApiView):
-    """Caches of all datasets that the caller may see."""
+    """GET: list the caches of all datasets that the caller may see. POST: fill a cache of a version at a location."""
 
     @operation("List caches", answer=CACHES.schema("Cache"), query=CACHES.parameters() | AT)
     def get(self, call: Call) -> Answer:
@@ -105,7 +105,7 @@ class Caches(ApiView):
 
 
 class CacheDetail(ApiView):
-    """One cache, by id."""
+    """GET: one cache, by id. DELETE: remove its files, or cancel its fill."""
 
     @operation("A cache", answer=ref("Cache"))
     def get(self, call: Call, cache_id: str) -> Answer:
@@ -118,7 +118,7 @@ class CacheDetail(ApiView):
 
 
 class CachePin(ApiView):
-    """Protect a cache from removal."""
+    """POST: protect a cache from removal by age or for space."""
 
     @operation("Pin a cache: it is not removed by age or to free space", answer=ref("Cache"))
     def post(self, call: Call, cache_id: str) -> Answer:
@@ -127,7 +127,7 @@ class CachePin(ApiView):
 
 
 class CacheUnpin(ApiView):
-    """End the protection of a cache."""
+    """POST: end the protection of a cache."""
 
     @operation("Unpin a cache: it may be removed by age or to free space", answer=ref("Cache"))
     def post(self, call: Call, cache_id: str) -> Answer:
@@ -136,7 +136,7 @@ class CacheUnpin(ApiView):
 
 
 class CacheLocations(ApiView):
-    """Cache locations of all clusters."""
+    """GET: list the cache locations that the caller may see. POST: create one for some nodes of a cluster (admins)."""
 
     @operation(
         "List cache locations with their room and hits",
@@ -164,7 +164,7 @@ class CacheLocations(ApiView):
 
 
 class CacheLocationDetail(ApiView):
-    """One cache location."""
+    """GET: one cache location. PATCH: change its size limit, age limit or nodes. DELETE: delete one without caches."""
 
     @operation("A cache location", answer=ref("CacheLocation"))
     def get(self, call: Call, name: str) -> Answer:

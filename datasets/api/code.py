@@ -45,7 +45,8 @@ class ArchiveParser(BytesParser):
 
 
 def _entry(value: Any) -> Entry:
-    """Return the entry described by {"path", "size", "hash", "executable"?} or {"path", "link"}. Raises Refused."""
+    """Return the entry described by {"path", "size", "hash", "executable"?} or {"path", "link"}. Raises Refused for
+    any other object."""
     if not isinstance(value, dict) or not isinstance(value.get("path"), str):
         raise Refused("not_an_entry", 'A file is {"path": "train.py", "size": 120, "hash": "<sha256>"}.')
     if "link" in value:
@@ -86,7 +87,7 @@ TREES = Listing(
 
 
 class ProjectCodeTrees(ApiView):
-    """A project's code trees."""
+    """GET: list a project's code trees. POST: begin an upload by a list of files; the answer names those to send."""
 
     parser_classes = [ManifestParser]
 
@@ -109,7 +110,7 @@ class ProjectCodeTrees(ApiView):
 
 
 class ProjectCodeTree(ApiView):
-    """One code tree."""
+    """GET: one code tree, with the requested commit or that of its last upload."""
 
     @operation(
         "Show a code tree, with the requested commit or that of its last upload",
@@ -122,7 +123,7 @@ class ProjectCodeTree(ApiView):
 
 
 class CodeContent(ApiView):
-    """Upload of a tree's files."""
+    """PUT: send files of a tree whose upload has begun, as a tar."""
 
     parser_classes = [ArchiveParser]
 
@@ -143,7 +144,7 @@ class CodeContent(ApiView):
 
 
 class CodeCommit(ApiView):
-    """Completion of an uploaded tree."""
+    """POST: complete a tree whose files have all been sent, so that jobs can use it."""
 
     @operation(
         "Complete a tree whose files have all been sent, so that jobs can run it",
@@ -157,7 +158,7 @@ class CodeCommit(ApiView):
 
 
 class CodeArchive(ApiView):
-    """A tree as a tar archive."""
+    """GET: download a code tree as a tar archive."""
 
     @operation(
         "Download a code tree as a tar archive", answer={"type": "string", "format": "binary"}, gives=TAR

@@ -70,7 +70,7 @@ class BytesParser(BaseParser):
 
 
 class Lacking(LakeView):
-    """Which contents the server lacks."""
+    """POST: return which of the sent digests the lake lacks, and protect the others from collection."""
 
     parser_classes = [BytesParser]
 
@@ -90,7 +90,7 @@ class Lacking(LakeView):
 
 
 class Nearby(LakeView):
-    """Whether the lake is on the caller's machine."""
+    """GET: return the lake's folder to a caller on the server's machine, null to others."""
 
     @operation(
         "Return the lake's folder to a caller on the server's machine",
@@ -111,7 +111,7 @@ class Nearby(LakeView):
 
 
 class Packs(LakeView):
-    """Upload of small contents."""
+    """PUT: store small contents, sent as a pack."""
 
     parser_classes = [BytesParser]
 
@@ -133,7 +133,7 @@ class Packs(LakeView):
 
 
 class Parts(LakeView):
-    """Upload of a large content in parts."""
+    """GET: how many bytes of a large content have arrived. PUT: append a part of it."""
 
     parser_classes = [BytesParser]
 
@@ -169,7 +169,7 @@ class Parts(LakeView):
 
 
 class Manifests(LakeView):
-    """Upload of the list of files of a future version."""
+    """PUT: store the list of files of a future version."""
 
     parser_classes = [BytesParser]
 
@@ -191,7 +191,7 @@ class Manifests(LakeView):
 
 
 class VersionManifest(LakeView):
-    """The list of files of a version."""
+    """GET: download the encoded manifest, which lists a version's files."""
 
     @operation("Download a version's manifest", answer=BINARY, gives=BYTES)
     def get(self, call: Call, version_id: str) -> HttpResponseBase:
@@ -200,7 +200,7 @@ class VersionManifest(LakeView):
 
 
 class VersionFiles(LakeView):
-    """Entries of one directory of a version."""
+    """GET: list one directory of a version."""
 
     @operation("List a directory of a version", answer=LISTED, query=DIRECTORY)
     def get(self, call: Call, version_id: str) -> Answer:
@@ -208,7 +208,7 @@ class VersionFiles(LakeView):
 
 
 class VersionDiff(LakeView):
-    """Differences between two versions."""
+    """GET: the differences between a version and another of its dataset, by default its parent."""
 
     @operation(
         "Compare a version with another of its dataset",
@@ -229,7 +229,7 @@ class VersionDiff(LakeView):
 
 
 class VersionContent(LakeView):
-    """One file of a version."""
+    """GET: download one file of a version."""
 
     @operation("Download a file of a version", answer=BINARY, gives=BYTES, query=file_of("version"))
     def get(self, call: Call, version_id: str) -> HttpResponseBase:
@@ -239,7 +239,7 @@ class VersionContent(LakeView):
 
 
 class VersionPack(LakeView):
-    """Contents of a version's files, as a pack."""
+    """GET: download contents of a version's files as a pack (datasets.ingest.packs), at most 64 MiB."""
 
     @operation(
         "Download the contents of files of a version as a pack: at most 64 MiB",
@@ -253,7 +253,8 @@ class VersionPack(LakeView):
 
 
 class VersionVerify(LakeView):
-    """Check that all contents of a version are stored and undamaged."""
+    """POST: read the contents of some of a version's files and compare them with their digests; damaged ones are
+    moved away, so that the next sync sends them again."""
 
     @operation(
         "Read and hash the contents of files of a version; damaged ones are moved away",
@@ -349,7 +350,7 @@ def _within(manifest: Manifest, wanted: Mapping[str, int], most_bytes: int) -> l
 
 
 def entry_of(manifest: Manifest, asked: Mapping[str, Any]) -> Entry:
-    """Return the manifest entry named by `path` or `place` (its index). Raises NotVisible."""
+    """Return the manifest entry named by `path` or `place` (its index). Raises NotVisible if there is none."""
     path, place = asked["path"], asked["place"]
     if place is not None and place < len(manifest):
         return manifest.entry(place)

@@ -41,7 +41,7 @@ class SelectionParser(StrictJSONParser):
 
 
 class Subsets(LakeView):
-    """The subsets of a version."""
+    """GET: list the subsets of a version. POST: save the files that a selection names as a subset."""
 
     parser_classes = [SelectionParser]
 
@@ -66,7 +66,7 @@ class Subsets(LakeView):
 
 
 class SubsetDetail(LakeView):
-    """One subset."""
+    """GET: one subset of a version, by name. DELETE: delete it with its caches; its version stays."""
 
     @operation("A subset of a version, by name", answer=ref("DatasetVersion"))
     def get(self, call: Call, version_id: str, subset: str) -> Answer:
@@ -81,7 +81,8 @@ class SubsetDetail(LakeView):
 
 
 def selection_of(sent: dict[str, Any]) -> Selection:
-    """Return the selection that the body's `include`, `exclude` and `paths` describe."""
+    """Return the selection that the body's `include`, `exclude` and `paths` describe; a missing field counts as
+    empty."""
     return Selection(
         *([text.encode() for text in sent.get(name, ())] for name in ("include", "exclude", "paths"))
     )

@@ -72,7 +72,7 @@ VOLUMES = Listing(
 
 
 class StorageClasses(ApiView):
-    """Storage classes for volumes."""
+    """GET: the storage classes of this installation and of its clusters, defaults first."""
 
     @operation(
         "The storage classes of this installation and of its Kubernetes clusters, defaults first",
@@ -83,7 +83,7 @@ class StorageClasses(ApiView):
 
 
 class Volumes(ApiView):
-    """Volumes of every project that the caller may see."""
+    """GET: list the volumes of every project that the caller may see. POST: create one."""
 
     @operation("List volumes", answer=VOLUMES.schema("Volume"), query=VOLUMES.parameters())
     def get(self, call: Call) -> Answer:
@@ -98,7 +98,8 @@ class Volumes(ApiView):
 
 
 class VolumeDetail(ApiView):
-    """One volume, by id."""
+    """GET: one volume, by id. PATCH: change its snapshot schedule and retention. DELETE: delete it; its snapshots
+    stay."""
 
     @operation("A volume", answer=ref("Volume"), query={"fields": fields_parameter(VOLUME)})
     def get(self, call: Call, volume_id: str) -> Answer:
@@ -126,7 +127,7 @@ class VolumeDetail(ApiView):
 
 
 class VolumeResize(ApiView):
-    """Change the size of a volume."""
+    """POST: change the size of a volume, at once or by a command to its storage."""
 
     @operation("Change the size of a volume", answer=ref("Volume"), body=RESIZE)
     def post(self, call: Call, volume_id: str) -> Answer:
@@ -135,7 +136,7 @@ class VolumeResize(ApiView):
 
 
 class VolumeClone(ApiView):
-    """A copy of a volume."""
+    """POST: create a volume with the content of another."""
 
     @operation("Create a copy of a volume", answer=ref("Volume"), status=201, body=CLONE)
     def post(self, call: Call, volume_id: str) -> Answer:
@@ -144,7 +145,7 @@ class VolumeClone(ApiView):
 
 
 class VolumeAccessMode(ApiView):
-    """Change how many jobs may mount a volume at once."""
+    """POST: change how many jobs may mount a volume at once."""
 
     @operation("Change the access mode of a volume", answer=ref("Volume"), body=ACCESS_MODE)
     def post(self, call: Call, volume_id: str) -> Answer:
@@ -153,7 +154,7 @@ class VolumeAccessMode(ApiView):
 
 
 class VolumeServiceTier(ApiView):
-    """Change the service tier of a volume."""
+    """POST: change the service tier of a volume, which stays mounted."""
 
     @operation(
         "Change the service tier of a volume; it stays mounted where it is",

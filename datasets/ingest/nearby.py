@@ -27,7 +27,7 @@ def machine_mark() -> str:
 
 def folder_mark(folder: str) -> str:
     """Return a hash of a folder's device and inode; two processes of one machine get the same hash only for the same
-    folder. Raises OSError."""
+    folder. Raises OSError if the folder does not exist or is not accessible."""
     status = os.stat(folder)
     return sha256(b"%s %d %d" % (_FORMAT, status.st_dev, status.st_ino)).hexdigest()
 

@@ -52,7 +52,7 @@ def pack_name(index: bytes) -> str:
 
 def read_index(pack: bytes | memoryview) -> tuple[list[IndexEntry], bytes]:
     """Return digest, offset and length of each content in a pack, and the index bytes. `pack` may be the end of a
-    pack if it contains the whole index. Raises PackInvalid."""
+    pack if it contains the whole index. Raises PackInvalid if the index is incomplete or wrong."""
     if len(pack) < _TAIL.size:
         raise PackInvalid("The pack is truncated.")
     count, magic = _TAIL.unpack(pack[-_TAIL.size :])
@@ -64,7 +64,8 @@ def read_index(pack: bytes | memoryview) -> tuple[list[IndexEntry], bytes]:
 
 
 def index_bytes(tail: bytes) -> int:
-    """Return the index's length in bytes, from the last TAIL_BYTES of a pack. Raises PackInvalid."""
+    """Return the index's length in bytes, from the last TAIL_BYTES of a pack. Raises PackInvalid if they are not the
+    end of a pack."""
     count, magic = _TAIL.unpack(tail)
     if magic != _MAGIC or count > CONTENTS_MOST:
         raise PackInvalid("These bytes are not a pack.")

@@ -105,7 +105,7 @@ class Reader:
 
     def _unchanged_file(self, path: bytes, size: int, mtime_ns: int) -> Read:
         """Read a file, expecting the size and mtime that the walk found. This saves one `fstat` per file. Raises
-        FileChanged."""
+        FileChanged if either differs now."""
         descriptor = os.open(path, _OPEN_FLAGS)
         try:
             data = _whole(descriptor, size)

@@ -58,9 +58,9 @@ class SourceMissing(Exception):
 
 
 def walk(root: bytes, note: Callable[[Directory], None] = lambda directory: None) -> Walk:
-    """Return every file, and every link that stays inside, below `root`. Sockets, pipes, devices and links
-    out of the tree are listed as skipped. `note` is called with each directory that was read; its exceptions
-    end the walk. Raises SourceMissing."""
+    """Return every file, and every link that stays inside, below `root`. Sockets, pipes, devices and links out of
+    the tree are listed as skipped. `note` is called with each directory that was read; its exceptions end the walk.
+    Raises SourceMissing if `root` is not a directory."""
     if not os.path.isdir(root):
         raise SourceMissing(f"{os.fsdecode(root)} is not a directory.")
     found = Walk([], [])

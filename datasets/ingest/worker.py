@@ -82,7 +82,7 @@ class Worker:
 
     def results(self) -> list[Read | Failed] | None:
         """Wait for the next message and return the answer to `start`; None if it was a line for the user. Raises
-        WorkerFailed."""
+        WorkerFailed if the worker ended early."""
         answer = _received(self._read)
         if answer is None:
             raise self._failure()
@@ -92,13 +92,14 @@ class Worker:
         return list(answer)
 
     def begin_flush(self) -> None:
-        """Make the worker flush what it stored; `finish` waits for it. May be repeated. Raises WorkerFailed."""
+        """Make the worker flush what it stored; `finish` waits for it. May be repeated. Raises WorkerFailed if the
+        worker ended early."""
         if not self._is_flushing:
             self._is_flushing = True
             self._send(())
 
     def finish(self) -> None:
-        """Make the worker flush and exit. Raises WorkerFailed."""
+        """Make the worker flush and exit, and wait for it. Raises WorkerFailed if it ended early."""
         self.begin_flush()
         while self.results() is None:
             pass

@@ -241,7 +241,7 @@ def _initial(location: CacheLocation) -> dict[str, Any]:
 
 
 def _pieces(text: str) -> int:
-    """Return the bytes of a size in a form. Raises ValidationError."""
+    """Return the bytes of a size in a form, such as "500Gi". Raises ValidationError if it is malformed."""
     try:
         return quantities.pieces(text)
     except ValueError as error:
@@ -249,7 +249,7 @@ def _pieces(text: str) -> int:
 
 
 def _read(reader: Reader, value: Any) -> Any:
-    """Return a value as the REST API reads it. Raises ValidationError."""
+    """Return a value as the REST API reads it. Raises ValidationError if `reader` refuses it."""
     try:
         return reader(value)
     except Refused as refused:

@@ -73,7 +73,8 @@ class VolumeForm(forms.Form):
 
 
 def read_size(text: str) -> int:
-    """Return the bytes of a size in a form. Raises ValidationError."""
+    """Return the bytes of a size in a form, such as "10Gi". Raises ValidationError if it is malformed or out of
+    range."""
     try:
         return size_bytes(text.strip())
     except Refused as refused:

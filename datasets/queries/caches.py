@@ -54,7 +54,8 @@ def cache_refusal(cluster: Cluster) -> str:
 
 
 def location_of(cluster: Cluster, project: Project | None) -> CacheLocation | None:
-    """Return the default cache location for a project's jobs, None before its first use."""
+    """Return the default cache location for a project's jobs (None: for those of all projects), None before its
+    first use."""
     owner = project if has_cache_volumes(cluster) else None
     return CacheLocation.objects.filter(cluster=cluster, project=owner, is_default=True).first()
 
@@ -67,13 +68,13 @@ def directory_of(location: CacheLocation) -> Path:
 
 
 def store_of(location: CacheLocation) -> CacheStore:
-    """Return the caches in a location's directory. Raises Blocked."""
+    """Return the caches in a location's directory. Raises Blocked if the directory cannot be created."""
     return CacheStore(directory_of(location))
 
 
 def keys_at(location: CacheLocation) -> set[str]:
-    """Return the keys of the trees at a location: from its disk, or from the last pod's report for a volume.
-    Raises Blocked."""
+    """Return the keys of the trees at a location: from its disk, or from the last pod's report for a volume. Raises
+    Blocked if the location's directory cannot be created."""
     if location.project_id is None:
         return store_of(location).keys()
     return set(CacheLocation.objects.values_list("kept_keys", flat=True).get(pk=location.pk))

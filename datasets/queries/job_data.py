@@ -142,7 +142,8 @@ def _by_location(cluster: Cluster, locations: Sequence[Location]) -> dict[str, J
 
 
 def _sent_to(uses: Iterable[DatasetUse], names: Mapping[int, str], default: str) -> list[str]:
-    """Return the names of the locations to which the data of a job was sent last."""
+    """Return, for each mount of a job, the name of the location to which its data was sent last. `names`: by row id;
+    `default`: for mounts without one."""
     return [names.get(use.location_id or 0, default) for use in uses]
 
 
@@ -150,7 +151,7 @@ def _caches_by_owner(
     cluster: Cluster, versions: Collection[UUID | None], names: Mapping[int, str]
 ) -> dict[int | None, dict[tuple[str, object], Cache]]:
     """Return the caches of these versions by (location name, version), for each project that has volumes of its own;
-    None: for all projects."""
+    under None those that all projects share. `names`: location names by row id."""
     found: dict[int | None, dict[tuple[str, object], Cache]] = defaultdict(dict)
     rows = Cache.objects.filter(location__cluster=cluster, version__in=versions)
     for cache in rows.select_related("version", "location"):
@@ -176,8 +177,8 @@ def _job_data(
 
 
 def _progress(use: DatasetUse, cache: Cache | None) -> DataProgress:
-    """Return the progress of a mount's cache. The numbers are coarse, since each change is written to the rows of all
-    waiting jobs."""
+    """Return the progress of a mount's cache, None for one without a row. The numbers are coarse, since each change
+    is written to the rows of all waiting jobs."""
     named = ("dataset", str(use))
     if cache is None:
         return (named,)

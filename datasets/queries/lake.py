@@ -46,7 +46,8 @@ _lock = threading.Lock()
 
 
 def lake_of(project: Project) -> Lake:
-    """Return the project's lake, opened once per process. Raises Blocked."""
+    """Return the project's lake, opened once per process. Raises Blocked as `open_lake`, and in web processes if
+    another thread opens the lake for too long."""
     with _lock:
         opening = _opening.setdefault(project.pk, threading.Lock())
     # A missing index is rebuilt, which takes long for a large lake; the lock is per project, so others do not
@@ -86,7 +87,8 @@ def limit_waits() -> None:
 
 
 def open_lake(key: str) -> Lake:
-    """Open the lake of the project with this primary key; the caller closes it. Raises Blocked."""
+    """Open the lake of the project with this primary key; the caller closes it. Raises Blocked if its folder cannot
+    be created, or its index must be rebuilt from a bucket that does not answer."""
     folder, config = lake_address(key)
     if config is None:
         if not folder.is_dir():
@@ -130,7 +132,7 @@ def lake_address(key: str) -> tuple[Path, BucketConfig | None]:
 
 def lake_folder(project: Project) -> Path | None:
     """Return the folder of the project's lake, created if missing; None if its content is in a bucket. Raises
-    Blocked."""
+    Blocked if it cannot be created."""
     folder, bucket = lake_address(str(project.pk))
     if bucket is not None:
         return None

@@ -272,7 +272,8 @@ def volume_shape(volume: Volume) -> dict[str, Any]:
 
 
 def progress_of(subject: str, keys: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """Return the progress of unfinished commands about these subjects, by subject key."""
+    """Return the progress of unfinished commands about these subjects, by subject key. `subject`: the commands'
+    subject kind; omits commands without progress."""
     if not keys:
         return {}
     rows = Command.objects.unfinished().filter(

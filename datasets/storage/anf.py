@@ -83,7 +83,8 @@ class AnfVolumes(VolumeFiles):
         remove_own(self.path(volume))
 
     def remove(self, volume: str) -> None:
-        """Stop exporting a volume, and delete it unless it has snapshots. Raises Blocked."""
+        """Stop exporting a volume, and delete it unless it has snapshots. Raises Blocked if Azure refuses or does
+        not answer."""
         found = self._named(volume)
         if found is None or not _is_ours(found, volume):
             return

@@ -44,14 +44,15 @@ class AnfClient:
         return self._config
 
     def pools(self) -> list[str]:
-        """Return the names of the account's capacity pools. Raises Blocked, also if the account does not
-        exist."""
+        """Return the names of the account's capacity pools. Raises Blocked if Azure refuses or does not answer, also
+        if the account does not exist."""
         with self._request() as client:
             rows = [_row(one) for one in client.pools.list(*self._path())]
         return [row["id"].rpartition("/")[2] for row in rows]
 
     def volume(self, pool: str, name: str) -> Row | None:
-        """Return a volume of a pool, None if there is none. Raises Blocked."""
+        """Return the volume `name` of a pool, None if there is none. Raises Blocked if Azure refuses or does not
+        answer."""
         try:
             with self._request() as client:
                 return _row(client.volumes.get(*self._path(pool, name)))
@@ -61,21 +62,22 @@ class AnfClient:
             raise
 
     def volumes(self, pool: str) -> list[Row]:
-        """Return the volumes of a pool."""
+        """Return the volumes of a pool. Raises Blocked if Azure refuses or does not answer."""
         with self._request() as client:
             return [_row(one) for one in client.volumes.list(*self._path(pool))]
 
     def snapshots(self, pool: str, volume: str) -> list[Row]:
-        """Return the snapshots of a volume."""
+        """Return the snapshots of a volume. Raises Blocked if Azure refuses or does not answer."""
         with self._request() as client:
             return [_row(one) for one in client.snapshots.list(*self._path(pool, volume))]
 
     def create(self, pool: str, name: str, body: Row, budget: Budget) -> None:
-        """Create a volume and wait for it. Raises Blocked, and what `budget` raises."""
+        """Create a volume and wait for it. `body`: the volume as in Azure's REST API. Raises Blocked if Azure
+        refuses, fails or takes too long, and what `budget` raises."""
         self._run(budget, "volumes", "begin_create_or_update", pool, name, dict(body))
 
     def change(self, pool: str, name: str, body: Row, budget: Budget = UNLIMITED) -> None:
-        """Change fields of a volume and wait. Raises as `create`."""
+        """Change the fields in `body` of a volume and wait. Raises as `create`."""
         self._run(budget, "volumes", "begin_update", pool, name, dict(body))
 
     def move(self, pool: str, name: str, to: str, budget: Budget) -> None:
@@ -94,7 +96,7 @@ class AnfClient:
         self._run(budget, "snapshots", "begin_create", pool, volume, name, body)
 
     def delete_snapshot(self, pool: str, volume: str, name: str) -> None:
-        """Delete a snapshot and wait. Raises Blocked."""
+        """Delete a snapshot and wait, without a budget. Raises Blocked if Azure refuses, fails or takes too long."""
         self._run(UNLIMITED, "snapshots", "begin_delete", pool, volume, name)
 
     def pool_id(self, pool: str) -> str:
@@ -107,7 +109,8 @@ class AnfClient:
         return (self.config.resource_group, self.config.account, *names)
 
     def _run(self, budget: Budget, kind: str, verb: str, *about: Any) -> None:
-        """Start an operation and wait in this thread until it ends."""
+        """Start the operation `verb` of the client's collection `kind` and wait in this thread until it ends. Raises
+        Blocked if Azure refuses, fails or takes too long, and what `budget` raises."""
         ends = time.monotonic() + self._timeouts.job_seconds
 
         def check() -> None:

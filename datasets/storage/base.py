@@ -119,23 +119,27 @@ class Lake(Protocol):
         raises ContentDamaged."""
 
     def read(self, digest: bytes, offset: int = 0, length: int | None = None) -> bytes:
-        """Return bytes of a content. Raises ContentMissing."""
+        """Return `length` bytes of a content from `offset`, None for all to its end. Raises ContentMissing if it is
+        not stored."""
 
     def read_many(
         self, digests: Sequence[bytes], budget: Budget = UNLIMITED
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (digest, bytes) of contents, in the cheapest order. Raises ContentMissing."""
+        """Yield (digest, bytes) of contents, in the cheapest order. Raises ContentMissing if one is not stored, and
+        what `budget` raises."""
 
     def locate(self, digests: Iterable[bytes]) -> list[Located]:
-        """Return the locations of contents, in the order that is cheapest to read. Raises ContentMissing."""
+        """Return the locations of contents, in the order that is cheapest to read. Raises ContentMissing if one is
+        not stored."""
 
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
         """Yield (digest, bytes) of contents of one pack, or of one content with its own file. The caller must
         verify the digests. Raises ContentMissing and, for a truncated pack, ContentDamaged."""
 
     def place(self, located: Located, target: Path, mode: int) -> Sharing:
-        """Create the file `target` with a content that has its own file, sharing bytes if the file system can. Return
-        how the bytes were duplicated. Raises ContentMissing, and ContentDamaged after verifying all bytes."""
+        """Create the file `target` with a content that has its own file, sharing bytes if the file system can.
+        Return how the bytes were duplicated. Raises ContentMissing, and ContentDamaged after reading all bytes if
+        they do not match the digest."""
 
     def put_manifest(self, name: str, stored: bytes) -> None:
         """Store an encoded manifest under its hash `name`."""
@@ -144,7 +148,7 @@ class Lake(Protocol):
         """Protect a manifest from `collect` by making it young. Return whether it is stored."""
 
     def manifest(self, name: str) -> bytes:
-        """Return an encoded manifest. Raises ContentMissing."""
+        """Return the encoded manifest with the hash `name`. Raises ContentMissing if it is not stored."""
 
     def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
         """Read contents and compare them with their digests. Damaged ones are quarantined, so that the next sync stores
@@ -161,8 +165,9 @@ class Lake(Protocol):
         older_than_seconds: float,
         budget: Budget = UNLIMITED,
     ) -> Collected:
-        """Remove contents that no live manifest uses and leftovers of interrupted writes, except young ones.
-        `live_manifests` is called once the creation of versions is blocked."""
+        """Remove contents that no live manifest uses and leftovers of interrupted writes, unless younger than
+        `older_than_seconds`. `live_manifests` returns the hashes of all versions' manifests; it is called once the
+        creation of versions is blocked. Raises what `budget` raises."""
 
     def destroy(self) -> None:
         """Remove the whole lake. Repeat until nothing is left."""

@@ -92,7 +92,7 @@ class Bucket:
             )
 
     def get(self, key: str) -> bytes:
-        """Return the bytes of an object. Raises KeyMissing."""
+        """Return the bytes of an object. Raises KeyMissing if there is none."""
         with self._translated(key):
             return obstore.get(self._store, key).bytes().to_bytes()
 
@@ -126,12 +126,12 @@ class Bucket:
         return answer
 
     def size(self, key: str) -> int:
-        """Return an object's size in bytes. Raises KeyMissing."""
+        """Return an object's size in bytes. Raises KeyMissing if there is none."""
         with self._translated(key):
             return int(obstore.head(self._store, key)["size"])
 
     def move(self, key: str, target: str) -> None:
-        """Rename an object. Raises KeyMissing."""
+        """Rename an object. Raises KeyMissing if there is none."""
         with self._translated(key):
             # S3 has no rename. In this order an interruption leaves two objects, not none.
             obstore.copy(self._store, key, target)

@@ -289,7 +289,7 @@ class CacheStore:
 
 
 def _only(manifest: Manifest, names: Collection[str]) -> Manifest:
-    """Return a manifest of the files with these contents."""
+    """Return a manifest of the files whose contents have these store names."""
     return manifest.only(place for place, name in enumerate(store_names(manifest)) if name in names)
 
 

@@ -11,7 +11,8 @@ from datasets.storage.contents import WHOLE, Located
 
 
 def places_in(path: Path) -> list[Located]:
-    """Return the contents of a pack file, without the pack's name. Raises PackInvalid."""
+    """Return the contents of a pack file, without the pack's name. Raises PackInvalid if its index is incomplete or
+    wrong."""
     size = path.stat().st_size
     with open(path, "rb", buffering=0) as file:
         if size < TAIL_BYTES:

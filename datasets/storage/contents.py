@@ -197,7 +197,7 @@ def chunks(values: Iterable[V], size: int) -> Iterator[list[V]]:
 
 @contextmanager
 def file_errors() -> Iterator[None]:
-    """Turn an error of the file system that SQLite reports into Blocked."""
+    """Context manager that raises Blocked for an error of the file system that SQLite reports."""
     try:
         yield
     except sqlite3.OperationalError as error:

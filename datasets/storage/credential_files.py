@@ -10,7 +10,8 @@ class SectionUnreadable(ValueError):
 
 
 def default_section(path: str) -> Mapping[str, str]:
-    """Return the keys of a file's section [default], in lower case. Raise SectionUnreadable."""
+    """Return the keys of a file's section [default], in lower case. Raise SectionUnreadable if there is none or the
+    file cannot be read."""
     # Raw, because a secret may contain "%".
     parser = configparser.RawConfigParser()
     try:

@@ -108,7 +108,9 @@ class CsiVolumes:
         """Do nothing: claims have no tiers."""
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
-        """Enlarge a volume; its file system grows at once or when a pod mounts it. Raises Blocked."""
+        """Enlarge a volume; its file system grows at once or when a pod mounts it. Raises ContentMissing if there is
+        no such volume, Blocked if the cluster refuses or is not done within the time limit, and what `budget`
+        raises."""
         path = f"{self._claims}/{claim_name(volume)}"
         self._get(path, "The volume")
         try:

@@ -184,7 +184,8 @@ def write_flushed(staged: Path, target: Path, data: bytes) -> None:
 
 
 def remove_tree(root: Path) -> None:
-    """Remove a directory tree of any depth, including directories without write permission. Raises OSError."""
+    """Remove a directory tree of any depth, including directories without write permission. Raises OSError if a file
+    cannot be removed."""
     try:
         shutil.rmtree(root)
     except PermissionError:

@@ -31,8 +31,9 @@ def by_file(located: Sequence[Located]) -> Iterator[list[Located]]:
 
 
 class IndexedLake(ABC, Generic[Index]):
-    """A lake with index, locks and arriving contents below `root`, which all processes share. Implements a
-    part of datasets.storage.base.Lake."""
+    """A lake with index, locks and incomplete uploads of large contents below `root`, which all processes share.
+    Implements look-ups, verification and collection of datasets.storage.base.Lake; subclasses store and read the
+    bytes. `folders`: created below `root`; construction raises Blocked if that fails."""
 
     _index: Index
 
@@ -49,7 +50,7 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def manifest(self, name: str) -> bytes:
-        """Return an encoded manifest. Raises ContentMissing."""
+        """Return the encoded manifest with the hash `name`. Raises ContentMissing if it is not stored."""
 
     @abstractmethod
     def keep(self, digests: Iterable[bytes]) -> set[bytes]:
@@ -124,7 +125,8 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def _damaged(self, located: Sequence[Located], budget: Budget) -> list[Located]:
-        """Return the contents of one file that do not match their digests. Raises ContentMissing."""
+        """Return the contents of one file that do not match their digests. Raises ContentMissing if the file is
+        lost."""
 
     @abstractmethod
     def _quarantine(self, located: Located) -> None:
@@ -171,20 +173,22 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def _collect_packs(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
-        """Remove packs of which less than half is live, and keep that part elsewhere. Return their number and the bytes
-        freed."""
+        """Remove packs last needed before `before` (Unix time) of which less than half is live, and keep that part
+        elsewhere. `live`: digests in use. Return the number of packs and the bytes freed."""
 
     @abstractmethod
     def _collect_objects(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
-        """Remove unused contents with their own file. Return their number and bytes."""
+        """Remove contents with their own file that are not in `live` (digests) and were last needed before `before`
+        (Unix time). Return their number and the bytes freed."""
 
     @abstractmethod
     def _collect_manifests(self, live: set[str], before: float) -> int:
-        """Remove unused manifests; return their number."""
+        """Remove manifests that are not in `live` (hashes) and were last needed before `before` (Unix time); return
+        their number."""
 
     @abstractmethod
     def _collect_leftovers(self, before: float) -> None:
-        """Remove quarantined contents and what interrupted writes left."""
+        """Remove quarantined contents and leftovers of interrupted writes, if older than `before` (Unix time)."""
 
     def _adopt_unindexed(self, budget: Budget) -> None:
         """Index what a process stored before it was killed. Does nothing if contents are indexed first."""

@@ -95,8 +95,8 @@ class OntapVolumes(VolumeFiles):
             self._delete_base(volume)
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
-        """Change the size of a volume. Raises ContentMissing, and Blocked, also if it holds more than the new
-        size."""
+        """Change the size of a volume. Raises ContentMissing if there is no such volume, Blocked if ONTAP refuses,
+        also because the volume holds more than the new size."""
         found = self._source(volume)
         if found["size"] != size_bytes:
             self._client.change(found["uuid"], {"size": size_bytes}, budget)

@@ -47,15 +47,16 @@ class OntapClient:
         return self._config
 
     def rows(self, kind: str, fields: str, *keys: str, **query: str) -> list[dict[str, Any]]:
-        """Return the objects that match a query, with these fields. `keys`: identifiers of the parent objects
-        in the URL path. Raises Blocked."""
+        """Return the objects that match a query, with these fields. `keys`: identifiers of the parent objects in the
+        URL path. Raises Blocked if ONTAP refuses or does not answer."""
         with self._request() as (connection, kinds):
             wanted = {"fields": fields, "svm.name": self.config.svm, **query}
             found = kinds[kind].get_collection(*keys, connection=connection, raw=True, **wanted)
             return [dict(row.resource_data) for row in found]
 
     def create(self, kind: str, body: Row, *keys: str, budget: Budget = UNLIMITED) -> None:
-        """Create an object and wait for its job. Raises Blocked, and what `budget` raises."""
+        """Create an object and wait for its job. `keys`: identifiers of its parents. Raises Blocked if ONTAP
+        refuses, fails or takes too long, and what `budget` raises."""
         with self._request() as (connection, kinds):
             made = kinds[kind].from_dict(dict(body), *keys)
             made.set_connection(connection)
@@ -63,7 +64,7 @@ class OntapClient:
         self._wait(answer, budget)
 
     def change(self, uuid: str, changes: Row, budget: Budget = UNLIMITED) -> None:
-        """Change fields of a volume and wait for the job. Raises as `create`."""
+        """Change fields of the volume with this uuid and wait for the job. Raises as `create`."""
         with self._request() as (connection, kinds):
             volume = kinds["volume"](uuid=uuid)
             volume.set_connection(connection)

@@ -60,8 +60,9 @@ def quiesced(
     wait_seconds: float = WAIT_SECONDS,
     pods: Collection[str] | None = None,
 ) -> Iterator[Pause]:
-    """Yield whether every one of these running jobs has paused; they continue after the block. `pods`:
-    "<job>.<rank>" of running pods, so that files of killed ones are ignored; None: all files count."""
+    """Context manager that pauses these running jobs; they continue after the block. The yielded Pause is true if
+    all have paused within `wait_seconds`. `token`: identifies the snapshot. `pods`: "<job>.<rank>" of running pods,
+    so that files of killed ones are ignored; None: all files count."""
     try:
         own = _open_own(volume)
     except OSError:

@@ -59,8 +59,8 @@ def wait_until_mounted(path: Path, root: Path, seconds: float, budget: Budget, w
 
 
 def remove_own(volume: Path) -> None:
-    """Remove the quiesce files from a volume that the storage has copied whole: programs would wait for a
-    snapshot that is never taken. Raises Blocked."""
+    """Remove the quiesce files from a volume that the storage has copied whole: programs would wait for a snapshot
+    that is never taken. Raises Blocked if they cannot be removed."""
     own = volume / os.fsdecode(OWN)
     try:
         if own.is_dir() and not own.is_symlink():
@@ -119,8 +119,8 @@ class VolumeFiles(ABC):
 
     @contextmanager
     def _opened(self, volume: str, path: bytes, flags: int) -> Iterator[int]:
-        """Open a path component by component, so that no link is followed, even one that a job creates
-        meanwhile."""
+        """Open a path component by component, so that no link is followed, even one that a job creates meanwhile.
+        Raises ContentMissing if there is no such path or it leads through a link."""
         wanted = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         steps = [step for step in path.split(b"/") if step]
         if any(step in (b".", b"..") for step in steps) or steps[:1] == [OWN] or b"\0" in path:

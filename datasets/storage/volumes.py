@@ -59,7 +59,8 @@ class VolumeStorage(Protocol):
     the id of the volume or snapshot is its idempotency key."""
 
     def provision(self, volume: str, budget: Budget = ...) -> None:
-        """Create an empty volume, unless it exists. Raises Blocked."""
+        """Create an empty volume, unless it exists. Raises Blocked if the storage refuses or is not done within its
+        time limit."""
 
     def clone(self, volume: str, source: str, budget: Budget = ..., report: Report = ...) -> None:
         """Create a volume with another one's content. Raises ContentMissing if there is no `source`, Blocked if the
@@ -72,10 +73,12 @@ class VolumeStorage(Protocol):
         """Remove a volume with its content; snapshots stay."""
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = ...) -> None:
-        """Change the size that the storage gives a volume. Raises Blocked."""
+        """Change the size that the storage gives a volume. Raises ContentMissing if there is no such volume, Blocked
+        if the storage refuses."""
 
     def retier(self, volume: str, service_tier: str, budget: Budget = ...) -> None:
-        """Change the service tier of a volume, which stays mounted. Raises Blocked."""
+        """Change the service tier of a volume, which stays mounted. Raises ContentMissing if there is no such
+        volume, Blocked if the storage refuses."""
 
     def take(
         self, snapshot: str, volume: str, before: str | None, budget: Budget = ..., report: Report = ...
@@ -86,7 +89,8 @@ class VolumeStorage(Protocol):
         """Remove a snapshot with its files; files shared with others stay."""
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:
-        """Return what a volume holds; None if the control plane cannot access it."""
+        """Return what a volume holds, a partial result beyond `most_files` or the deadline of `budget`; None if the
+        control plane cannot access it."""
 
 
 class MountedVolumes(VolumeStorage, Protocol):
@@ -122,7 +126,7 @@ class FolderVolumes(VolumeFiles):
         return (self._snapshot(snapshot) / "tree").is_dir()
 
     def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
-        """Create an empty volume, unless it exists. Raises Blocked."""
+        """Create an empty volume, unless it exists. Raises Blocked if the directory cannot be created."""
         budget.check()
         try:
             self.path(volume).mkdir(parents=True, exist_ok=True)

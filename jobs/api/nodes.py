@@ -34,7 +34,7 @@ INTERRUPTION = {
 
 
 class NodeDetail(ApiView):
-    """One node, by name."""
+    """GET: one node, by name, with its devices and pods. PATCH: move it to a pool, or out of any."""
 
     @operation(
         "A node with its devices and pods", answer=ref("Node"), query={"fields": fields_parameter(NODE)}
@@ -54,7 +54,7 @@ class NodeDetail(ApiView):
 
 
 class NodeCordon(ApiView):
-    """Stop scheduling pods on a node."""
+    """POST: stop scheduling pods on a node."""
 
     @operation("Give the node no new pods", answer=ref("Node"))
     def post(self, call: Call, name: str) -> Answer:
@@ -63,7 +63,7 @@ class NodeCordon(ApiView):
 
 
 class NodeUncordon(ApiView):
-    """Allow new pods on a node again."""
+    """POST: allow new pods on a node again, and withdraw an interruption notice that was given here."""
 
     @operation(
         "Let the node take pods again, and withdraw an interruption notice that was given here; one of the node's"
@@ -76,7 +76,7 @@ class NodeUncordon(ApiView):
 
 
 class NodeDrain(ApiView):
-    """Cordon a node and requeue its preemptible jobs."""
+    """POST: cordon a node and requeue its preemptible jobs; a dry run only lists them."""
 
     @operation(
         "Cordon and send preemptible jobs back to the queue; a dry run lists them", answer=ref("Drain")
@@ -91,7 +91,7 @@ class NodeDrain(ApiView):
 
 
 class NodeInterruptionNotice(ApiView):
-    """Announce that the provider will withdraw a spot node."""
+    """POST: announce that the provider will withdraw a spot node, so that the jobs on it shrink or move in time."""
 
     @operation(
         "Announce that the node's provider will withdraw it soon: it is cordoned, elastic jobs on it shrink, and others"
@@ -107,7 +107,7 @@ class NodeInterruptionNotice(ApiView):
 
 
 class NodeConfirmDead(ApiView):
-    """Confirm that an unreachable node is dead."""
+    """POST: confirm that an unreachable node is dead: its pods' GPUs are released and their jobs requeued."""
 
     @operation(
         "Say that a node which does not answer is dead: its pods' GPUs are released and their jobs go on elsewhere;"

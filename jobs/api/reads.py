@@ -53,7 +53,7 @@ LOGS = {
 
 
 class JobPods(ApiView):
-    """Pods of every attempt, including finished ones."""
+    """GET: list the pods of every attempt, including finished ones."""
 
     @operation("List a job's pods", answer=PODS.schema("Pod"), query=PODS.parameters())
     def get(self, call: Call, job_id: str) -> Answer:
@@ -62,7 +62,7 @@ class JobPods(ApiView):
 
 
 class JobEvents(ApiView):
-    """Events of a job, newest first."""
+    """GET: list a job's events, newest first."""
 
     @operation("List a job's events", answer=JOB_EVENTS.schema("Event"), query=JOB_EVENTS.parameters())
     def get(self, call: Call, job_id: str) -> Answer:
@@ -72,8 +72,8 @@ class JobEvents(ApiView):
 
 
 class JobLogs(ApiView):
-    """Numbered lines from the log store. Requests with `follow` are routed to the event stream in
-    jobs.log_stream instead."""
+    """GET: numbered lines of a pod's log, from the log store. Requests with `follow` are routed to the event stream
+    in jobs.log_stream instead."""
 
     @operation(
         "Read a pod's log",
@@ -102,7 +102,7 @@ class JobLogs(ApiView):
 
 
 class JobMetrics(ApiView):
-    """Utilisation and reported progress of a job."""
+    """GET: a job's current utilisation and its last reported progress."""
 
     @operation("Current use of the job, and its last reported progress", answer=ref("JobMetrics"))
     def get(self, call: Call, job_id: str) -> Answer:
@@ -110,7 +110,7 @@ class JobMetrics(ApiView):
 
 
 class JobExplain(ApiView):
-    """Why the job is in its state."""
+    """GET: why the job is in its state and, if it waits, which jobs hold the GPUs and what would let it start."""
 
     @operation("Why the job waits, who holds the GPUs and what would start it", answer=ref("Explanation"))
     def get(self, call: Call, job_id: str) -> Answer:
@@ -120,7 +120,7 @@ class JobExplain(ApiView):
 
 
 class JobSpec(ApiView):
-    """The spec of a job with defaults filled in."""
+    """GET: the spec of a job with defaults filled in."""
 
     @operation("The spec with defaults filled in", answer=ref("JobSpec"))
     def get(self, call: Call, job_id: str) -> Answer:
@@ -155,7 +155,8 @@ def _time(time_ms: int) -> datetime:
 
 
 def _check_pod(job: Job, attempt: int, rank: int, *, is_asked: bool) -> None:
-    """Raise NotVisible for an attempt or rank that never existed; a job that has not started has an empty log."""
+    """Raise NotVisible for an attempt or rank that never existed. `is_asked`: the request names one; otherwise the
+    log of a job that has not started is empty."""
     if is_asked and not Pod.objects.filter(job=job, attempt__number=attempt, rank=rank).exists():
         raise NotVisible(f"The job has no pod of rank {rank} in attempt {attempt}.")
 

@@ -31,7 +31,7 @@ SERIES = {
 
 
 class Overview(ApiView):
-    """Totals and lists of the overview page, as of one event number."""
+    """GET: totals and lists of the overview page, as of one event number."""
 
     @operation(
         "The cluster in numbers: nodes, GPUs, projects, running and queued jobs", answer=ref("Overview")
@@ -45,7 +45,7 @@ class Overview(ApiView):
 
 
 class SeriesView(ApiView):
-    """Time series for charts."""
+    """GET: the series of one metric over a range of time, one per subject."""
 
     @operation("Series of one metric over time", answer=ref("SeriesList"), query=SERIES)
     def get(self, call: Call) -> Answer:
@@ -78,8 +78,9 @@ def _range(call: Call) -> tuple[datetime, datetime]:
 
 
 def _visible_subjects(actor: Actor, by: str, wanted: Sequence[str] | None) -> Sequence[str] | None:
-    """Return the subjects whose series the actor may read. Projects, nodes and clusters are visible to all
-    users; jobs only to members of their project, and the request must name them."""
+    """Return the subjects of kind `by` whose series the actor may read, None for all. Projects, nodes and clusters
+    are visible to all users; jobs only to members of their project. Raises Problem (400) if `wanted` names no jobs,
+    or too many."""
     if by != "job":
         return wanted
     if wanted is None or len(wanted) > MOST_SUBJECTS:

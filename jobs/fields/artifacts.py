@@ -16,7 +16,8 @@ _name = fields.dns_label(63)
 
 
 def artifact(value: Any) -> dict[str, str]:
-    """Read {"path": "out", "name": "model", "when": "success"}. `name` defaults to the path's last part."""
+    """Read {"path": "out", "name": "model", "when": "success"}. `name` defaults to the path's last part. Raises
+    Refused if the value is malformed."""
     if not isinstance(value, dict) or "path" not in value or not set(value) <= {"path", "name", "when"}:
         raise Refused("not_an_artifact", 'An artifact is {"path": "out", "name": "model"}, also with when.')
     path = fields.inside(_path, value["path"], "/path")

@@ -30,8 +30,8 @@ _WANTED = {
 
 
 def wanted(value: Any) -> dict[str, Any]:
-    """Read {"tree": "sha256:...", "commit": "9c1f2ab"}. Other keys of a job's `code` in answers are accepted,
-    so that a job can be sent back, but ignored: the stored tree defines them."""
+    """Read {"tree": "sha256:...", "commit": "9c1f2ab"}. Other keys of a job's `code` in answers are accepted, so
+    that a job can be sent back, but ignored: the stored tree defines them. Raises Refused if the value is malformed."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'Code is {"tree": "sha256:..."}.')
     for name in value:

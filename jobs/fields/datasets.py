@@ -17,9 +17,9 @@ _number = fields.whole(1, 1 << 31)
 
 
 def wanted(value: Any) -> dict[str, Any]:
-    """Read {"dataset": "chest-xray", "version": "latest", "cached": true, "mount_path": "/data"}. `version`:
-    a number, a tag or `latest`; `subset`: optional, a saved subset; a dataset PROJECT/NAME is one that
-    another project shares."""
+    """Read {"dataset": "chest-xray", "version": "latest", "cached": true, "mount_path": "/data"}. `version`: a
+    number, a tag or `latest`; `subset`: optional, a saved subset; a dataset PROJECT/NAME is one that another project
+    shares. Raises Refused if the value is malformed."""
     if not isinstance(value, dict):
         raise Refused(
             "not_an_object",

@@ -19,7 +19,8 @@ PULL_SECRETS = values.listed(object_name, 20)
 
 
 def secret_key(value: Any) -> dict[str, str]:
-    """Read {"secret": "wandb", "key": "token"}, the source of an environment variable's value."""
+    """Read {"secret": "wandb", "key": "token"}, the source of an environment variable's value. Raises Refused if the
+    value is malformed."""
     if not isinstance(value, dict) or set(value) != {"secret", "key"}:
         raise Refused("not_a_secret_key", 'Name the secret and its key: {"secret": "wandb", "key": "token"}.')
     key = name_like(_SECRET_KEY, 253, "a key of a secret: letters, digits, '-', '_' and '.'")
@@ -31,8 +32,7 @@ def secret_key(value: Any) -> dict[str, str]:
 
 def extra_resources(value: Any) -> dict[str, str]:
     """Read {"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "1Gi"}: resources of each pod besides GPUs, CPUs and
-    memory.
-    """
+    memory. Raises Refused for those, and for malformed names and quantities."""
     wanted: dict[str, str] = fields.mapped(QUALIFIED_NAMES, _quantity, 20)(value)
     for name, asked in wanted.items():
         _check_extra(name, asked, "/" + fields.pointer_part(name))

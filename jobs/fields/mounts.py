@@ -23,8 +23,8 @@ _volume_name = fields.dns_label(63)
 
 
 def mount(value: Any) -> dict[str, Any]:
-    """Read {"host_path": "/data"}, a directory of the node, {"volume": "data"}, an existing volume, or
-    {"new": {...}}, a volume to create; each with "mount_path"."""
+    """Read {"host_path": "/data"}, a directory of the node, {"volume": "data"}, an existing volume, or {"new":
+    {...}}, a volume to create; each with "mount_path". Raises Refused if the value is malformed."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'A mount is {"volume": "data", "mount_path": "/mnt"}.')
     if set(value) not in _SHAPES:
@@ -44,7 +44,8 @@ def mount(value: Any) -> dict[str, Any]:
 
 
 def new_volume(value: Any) -> dict[str, Any]:
-    """Read {"storage_class": "standard", "size": "10Gi"}, optionally with `name` and `access_mode`."""
+    """Read {"storage_class": "standard", "size": "10Gi"}, optionally with `name` and `access_mode`. Raises Refused
+    if the value is malformed."""
     if not isinstance(value, dict) or not {"storage_class", "size"} <= set(value) <= _NEW:
         raise Refused(
             "not_a_new_volume",
@@ -60,7 +61,8 @@ def new_volume(value: Any) -> dict[str, Any]:
 
 
 def size_bytes(value: Any) -> int:
-    """Read a size, given in bytes or as a quantity such as "10Gi"; return bytes."""
+    """Read a size, given in bytes or as a quantity such as "10Gi"; return bytes. Raises Refused if it is neither, or
+    out of range."""
     # Imported here: `fractions`, which it imports, takes a third of the time that `yard submit` needs to
     # import the fields, and `yard` does not parse sizes.
     from controlplane.clusters import quantities
@@ -77,14 +79,14 @@ def size_bytes(value: Any) -> int:
 
 
 def access_mode(value: Any) -> str:
-    """Read an access mode: ReadWriteOnce or ReadWriteMany."""
+    """Read an access mode: ReadWriteOnce or ReadWriteMany. Raises Refused for any other."""
     if value not in ACCESS_MODES:
         raise Refused("unknown_access_mode", f"The access mode is one of: {', '.join(ACCESS_MODES)}.")
     return str(value)
 
 
 def snapshot_event(value: Any) -> str:
-    """Read a job event on which its volumes' snapshots are taken."""
+    """Read a job event on which its volumes' snapshots are taken. Raises Refused for any other."""
     if value not in SNAPSHOT_EVENTS:
         raise Refused("unknown_event", f"Snapshots are taken on: {', '.join(SNAPSHOT_EVENTS)}.")
     return str(value)
@@ -103,7 +105,7 @@ def edge(mount: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mount_path(value: Any) -> str:
-    """Read the field `mount_path`, an absolute path other than the root."""
+    """Read the field `mount_path`, an absolute path other than the root. Raises Refused for any other."""
     path = normal_path(fields.inside(fields.absolute_path, value, "/mount_path"))
     if path == "/":
         raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")

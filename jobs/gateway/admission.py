@@ -119,7 +119,8 @@ class Service:
 
 
 def _close_unless(is_taken: bool) -> Callable[[asyncio.Future[socket.socket]], None]:
-    """Return a callback that closes a stream which opened after its client left."""
+    """Return a callback for a finished connect. Unless `is_taken`, the client left first, and the callback closes
+    the stream."""
 
     def close(opening: asyncio.Future[socket.socket]) -> None:
         if not is_taken and not opening.cancelled() and opening.exception() is None:
@@ -135,10 +136,10 @@ async def in_engine(work: Callable[..., T], *arguments: object) -> T:
 
 
 async def admit_service(credential: Credential | None, job_id: str, port: int, address: str = "") -> Service:
-    """Return the service, for members of the job's project. Concurrent requests share one database look-up,
-    which is cached for a second. `address`: the client's.
+    """Return the service, for members of the job's project. Concurrent requests share one database look-up, which is
+    cached for a second. `address`: the client's.
 
-    Raises NotSignedIn, NotVisible (also for an undeclared port), Forbidden, NotRunning, TooManyRequests.
+    Raises as `find_port`; NotRunning if no pod can serve the port now, TooManyRequests if too many look-ups wait.
     """
     if credential is None:
         raise NotSignedIn
@@ -207,8 +208,8 @@ def admit(credential: Credential | None, job_id: str, scope: Scope | None = None
 
 
 def find_port(credential: Credential | None, job_id: str, port: int) -> Job:
-    """Return the job if it declares the port, for members of its project. Raises NotSignedIn, NotVisible
-    (also for an undeclared port), Forbidden."""
+    """Return the job if it declares the port, for members of its project. Raises as `admit`, and NotVisible for an
+    undeclared port."""
     _, job = admit(credential, job_id)
     if port not in [declared["port"] for declared in job.spec["ports"]]:
         raise NotVisible(f"The job declares no port {port}.")
@@ -216,7 +217,8 @@ def find_port(credential: Credential | None, job_id: str, port: int) -> Job:
 
 
 def find_service(credential: Credential, job_id: str, port: int) -> Service:
-    """Look the service up in the database and open its engine. Raises as `admit_service`."""
+    """Look the service up in the database and open its engine. Raises as `find_port`, and NotRunning if no pod can
+    serve the port now or the cluster does not support it."""
     job = find_port(credential, job_id, port)
     pod = running_pod(job, 0)
     engine = _engine(pod)
@@ -229,8 +231,8 @@ def find_service(credential: Credential, job_id: str, port: int) -> Service:
 
 
 def engine_of(pod: Pod) -> Engine:
-    """Return the engine of the pod's cluster. Also closes the engines of detached clusters once per
-    TIDY_SECONDS, since this process opened them. Raises EngineUnreachable."""
+    """Return the engine of the pod's cluster. Also closes the engines of detached clusters once per TIDY_SECONDS,
+    since this process opened them. Raises EngineUnreachable if the engine cannot be opened."""
     global _tidied_at
     if time.monotonic() - _tidied_at > TIDY_SECONDS:
         _tidied_at = time.monotonic()
@@ -247,7 +249,7 @@ def _engine(pod: Pod) -> Engine:
 
 
 def running_pod(job: Job, rank: int) -> Pod:
-    """Return the running pod of that rank. Raises NotRunning."""
+    """Return the job's running pod of that rank. Raises NotRunning if there is none."""
     pods = Pod.objects.select_related("node__cluster")
     pod = pods.filter(job=job, rank=rank, state="running", released_at=None).first()
     if pod is None:

@@ -26,7 +26,8 @@ def is_secure() -> bool:
 
 
 def set_cookie(name: str, value: str, seconds: int) -> tuple[bytes, bytes]:
-    """Return a Set-Cookie header for this host alone: HttpOnly, and not sent with other sites' requests."""
+    """Return a Set-Cookie header for this host alone, valid for `seconds`: HttpOnly, and not sent with other sites'
+    requests."""
     secure = "; Secure" if is_secure() else ""
     text = f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
     return b"set-cookie", text.encode("ascii")

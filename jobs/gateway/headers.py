@@ -41,7 +41,8 @@ WEBSOCKET = frozenset({
 def to_pod(
     headers: Headers, *, host: str, scheme: str, client: str, has_own_authorization: bool, service_token: str
 ) -> Headers:
-    """Return the request headers for the job's server. `host`: the public host of the job's port.
+    """Return the request headers for the job's server: drops hop-by-hop headers and our credentials, and sets
+    X-Forwarded-* from `host` (the public host of the job's port), `scheme` and `client` (the client's address).
     `has_own_authorization`: the browser authenticated with our cookie, so the Authorization header is meant for the
     job. `service_token`: the token by which the job's server recognises the gateway."""
     dropped = HOP_BY_HOP | NEVER_TO_A_POD | WEBSOCKET | _named_by_connection(headers)
@@ -55,7 +56,9 @@ def to_pod(
 
 
 def to_browser(headers: Headers, *, address: str) -> Headers:
-    """Return the response headers for the browser. `address`: the pod's host and port."""
+    """Return the response headers to send to the browser. Drops hop-by-hop headers and those that would affect other
+    hosts, limits cookies to this host, rewrites redirects to the pod's own `address` (host and port), and adds a
+    Content-Security-Policy that forbids other sites to frame the page."""
     dropped = HOP_BY_HOP | NEVER_TO_A_BROWSER | _named_by_connection(headers)
     passed = []
     for name, value in headers:

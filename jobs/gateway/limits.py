@@ -43,8 +43,8 @@ async def connect_on_thread(
     work: Callable[..., T], *arguments: object, project: Hashable, port: Hashable
 ) -> asyncio.Future[T]:
     """Start a connect when the port and the project have a free slot; return its future. The slot is held until the
-    thread is free, even if the caller has left. Raises TooManyRequests.
-    """
+    thread is free, even if the caller has left. Raises TooManyRequests if WAITING_OF_PORT connects to the port wait
+    already."""
     try:
         with _waiting.hold(port):
             slots = (_slots("port", port, CONNECTS_OF_PORT), _slots("project", project, CONNECTS_OF_PROJECT))
@@ -69,7 +69,8 @@ async def connect_on_thread(
 
 @contextmanager
 def exchanging(*, project: Hashable, port: Hashable) -> Iterator[None]:
-    """Count a request or websocket against the limits while the context is open. Raises TooManyRequests."""
+    """Context manager that counts a request or websocket as open. Raises TooManyRequests if the port or the project
+    has as many as its limit allows."""
     _take(_exchanges_of_port, port, "port")
     try:
         _take(_exchanges_of_project, project, "project")
@@ -92,7 +93,7 @@ def _take(slots: Slots, key: Hashable, kind: str) -> None:
 
 
 def _slots(kind: str, key: Hashable, most: int) -> asyncio.Semaphore:
-    """Return the semaphore of a key; it is dropped when no task holds or awaits it."""
+    """Return the semaphore of a key, with `most` slots; it is dropped when no task holds or awaits it."""
     found = _connects.get((kind, key))
     if found is None:
         found = _connects[kind, key] = asyncio.Semaphore(most)

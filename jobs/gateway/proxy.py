@@ -263,7 +263,8 @@ def _asked(scope: Scope) -> ProxyTarget | None:
 
 
 def _credential(scope: Scope, address: ServiceAddress) -> Credential | None:
-    """Return the credential: the cookie first, since an Authorization header beside it is meant for the job."""
+    """Return the credential, None if there is none. The cookie comes first, since an Authorization header beside it
+    is meant for the job."""
     found = (
         tickets.unseal(value, address) for value in cookies.values_of(scope, cookies.service_cookie_name())
     )

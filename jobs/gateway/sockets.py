@@ -32,8 +32,9 @@ async def carry_websocket(
     headers: Headers,
     rights: Coroutine[Any, Any, None],
 ) -> None:
-    """Connect to the pod first, so that its refusal can reach the browser, then copy messages. Ends when
-    either side or `rights` ends."""
+    """Connect to `target` (path and query) at the pod first, with these request headers, so that its refusal can
+    reach the browser; then copy messages. Ends when either side ends, or `rights`, which waits for the loss of
+    access."""
     try:
         with exchanging(project=service.project_id, port=service.key):
             try:

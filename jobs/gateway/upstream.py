@@ -47,7 +47,8 @@ class Exchange:
                 await self._write(h11.EndOfMessage())
 
     async def start(self) -> h11.Response:
-        """Return status and headers of the response. Raises NoAnswer."""
+        """Return status and headers of the response. Raises NoAnswer if the server closes the connection without
+        one, breaks HTTP or is silent for too long."""
         while True:
             event = await self._next()
             if isinstance(event, h11.Response):
@@ -128,7 +129,8 @@ async def exchange(service: Service) -> AsyncIterator[Exchange]:
 
 
 def public_address(stream: socket.socket, port: int) -> str:
-    """Return the pod server's own host and port: the address of the connection or, behind a tunnel, the pod's."""
+    """Return the pod server's own host and port: the address of the connection or, behind a tunnel, 127.0.0.1 and
+    `port`."""
     if stream.family not in (socket.AF_INET, socket.AF_INET6):
         return f"127.0.0.1:{port}"
     host, peer_port = stream.getpeername()[:2]

@@ -57,10 +57,11 @@ def next_step(
     disruptions: int = 0,
     deciding: Sequence[PodStanding] | None = None,
 ) -> Step | None:
-    """Return the next step of an active job, or None if it stays as it is.
+    """Return the next step of an active job in `state`, or None if it stays as it is.
 
-    `disruptions`: the number of consecutive attempts before this one that were disrupted. `deciding`: the
-    pods whose ends decide the attempt, for kinds whose pods may come and go; None for all.
+    `next_state`: the state that a stopping job will reach. `failures`: attempts that failed so far, of which the job
+    may retry `retries`. `disruptions`: the number of consecutive attempts before this one that were disrupted.
+    `deciding`: the pods whose ends decide the attempt, for kinds whose pods may come and go; None for all.
     """
     everything, pods = pods, pods if deciding is None else deciding
     outcome = kind.outcome([PodEnd(pod.rank, pod.state, pod.exit_code) for pod in pods])
@@ -128,7 +129,8 @@ def _after_outcome(
 
 
 def _disrupted(pods: Sequence[PodStanding]) -> PodStanding | None:
-    """Return the first disrupted pod; its cause overrides the failures that it triggered in its peers."""
+    """Return the first disrupted pod, None if there is none; its cause overrides the failures that it triggered in
+    its peers."""
     return next((pod for pod in pods if pod.state == lifecycle.FAILED and pod.is_disrupted), None)
 
 

@@ -88,7 +88,8 @@ class Kind(Protocol):
         ...
 
     def check(self, spec: Mapping[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
-        """Return the kind's errors for a spec whose single fields are valid."""
+        """Return the kind's errors for a spec whose single fields are valid. `body`: the submission as sent, which
+        shows which fields were given."""
         ...
 
     def pods(self, spec: Mapping[str, Any]) -> tuple[PodShape, ...]:

@@ -182,7 +182,8 @@ def _take_pods(
 
 
 def _try_log(changes: _Changes, pod: PodRow, unreadable: set[str]) -> Progress | None:
-    """Read one pod's log; logs an error once and retries every second, without affecting other pods."""
+    """Return the newest progress in one pod's log, None without a new one. A log that cannot be read is logged once,
+    retried every second, and does not affect other pods."""
     try:
         progress = _read_log(changes, pod)
     except Exception:

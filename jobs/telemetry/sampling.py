@@ -133,8 +133,8 @@ def _held(cluster: Cluster) -> defaultdict[int, int]:
 
 
 def sample_queue(accumulator: Accumulator, cluster: Cluster, before: int | None) -> int:
-    """Add the numbers of running and queued jobs, and the waiting times of those that started after event
-    `before`. Return the event number to continue from."""
+    """Add the numbers of running and queued jobs, and the waiting times of those that started after event number
+    `before` (None: of no jobs). Return the event number to continue from."""
     unfinished = Job.objects.filter(project__cluster=cluster).unfinished()
     counts = unfinished.values_list("project__name").annotate(
         running=Count("pk", filter=Q(state__in=ACTIVE_STATES)), queued=Count("pk", filter=Q(state=QUEUED))
@@ -162,7 +162,8 @@ def sample_holders(accumulator: Accumulator, cluster: Cluster, seconds: float) -
 
 
 def rounded(value: float | None) -> float | None:
-    """Return a utilisation in stored precision; finer changes would cause useless writes and live updates."""
+    """Return a utilisation in stored precision, None for None; finer changes would cause useless writes and live
+    updates."""
     return None if value is None else round(value, 3)
 
 
