@@ -53,7 +53,7 @@ ARTIFACTS = Listing(
 
 
 class Artifacts(ApiView):
-    """GET: list the artifacts of every project that the caller may see, newest first."""
+    """Artifacts of every project that the caller may see."""
 
     @operation(
         "List artifacts, newest first", answer=ARTIFACTS.schema("Artifact"), query=ARTIFACTS.parameters()
@@ -65,7 +65,7 @@ class Artifacts(ApiView):
 
 
 class JobArtifacts(ApiView):
-    """GET: list the artifacts of one job, also those that are not stored yet."""
+    """The artifacts of a job, including those that are not stored yet."""
 
     @operation(
         "List what a job keeps of its output",
@@ -78,7 +78,7 @@ class JobArtifacts(ApiView):
 
 
 class ArtifactDetail(ApiView):
-    """GET: one artifact, by id. DELETE: delete it; its content is collected later."""
+    """An artifact, by id. Deleting it leaves its content to the next garbage collection."""
 
     @operation("An artifact", answer=ref("Artifact"))
     def get(self, call: Call, artifact_id: str) -> Answer:
@@ -93,7 +93,7 @@ class ArtifactDetail(ApiView):
 
 
 class ArtifactFiles(LakeView):
-    """GET: list one directory of an artifact."""
+    """Entries of one directory of an artifact."""
 
     @operation("List a directory of an artifact", answer=LISTED, query=DIRECTORY)
     def get(self, call: Call, artifact_id: str) -> Answer:
@@ -101,7 +101,7 @@ class ArtifactFiles(LakeView):
 
 
 class ArtifactContent(LakeView):
-    """GET: download one file of an artifact."""
+    """The content of a file of an artifact, streamed."""
 
     @operation("Download a file of an artifact", answer=BINARY, gives=BYTES, query=file_of("artifact"))
     def get(self, call: Call, artifact_id: str) -> HttpResponseBase:
@@ -110,7 +110,7 @@ class ArtifactContent(LakeView):
 
 
 class ArtifactManifest(LakeView):
-    """GET: download the encoded manifest, which lists an artifact's files."""
+    """An artifact's encoded manifest: path, kind, size and SHA-256 of each file."""
 
     @operation("Download an artifact's manifest", answer=BINARY, gives=BYTES)
     def get(self, call: Call, artifact_id: str) -> HttpResponseBase:
@@ -118,7 +118,7 @@ class ArtifactManifest(LakeView):
 
 
 class ArtifactPack(LakeView):
-    """GET: download contents of an artifact's files as a pack (datasets.ingest.packs), at most 64 MiB."""
+    """Contents of some of an artifact's files, as a pack."""
 
     @operation(
         "Download the contents of files of an artifact as a pack: at most 64 MiB",
@@ -132,7 +132,7 @@ class ArtifactPack(LakeView):
 
 
 class ArtifactArchive(LakeView):
-    """GET: download all files of an artifact as a tar archive."""
+    """All files of an artifact, as a tar archive."""
 
     @operation("Download an artifact as a tar archive", answer=BINARY, gives=TAR)
     def get(self, call: Call, artifact_id: str) -> HttpResponseBase:

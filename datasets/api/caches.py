@@ -80,7 +80,7 @@ CHANGES = {
 
 
 class Caches(ApiView):
-    """GET: list the caches of all datasets that the caller may see. POST: fill a cache of a version at a location."""
+    """Caches of all datasets that the caller may see."""
 
     @operation("List caches", answer=CACHES.schema("Cache"), query=CACHES.parameters() | AT)
     def get(self, call: Call) -> Answer:
@@ -105,7 +105,7 @@ class Caches(ApiView):
 
 
 class CacheDetail(ApiView):
-    """GET: one cache, by id. DELETE: remove its files, or cancel its fill."""
+    """A cache, by id. Deleting it removes its files, or cancels its fill."""
 
     @operation("A cache", answer=ref("Cache"))
     def get(self, call: Call, cache_id: str) -> Answer:
@@ -118,7 +118,7 @@ class CacheDetail(ApiView):
 
 
 class CachePin(ApiView):
-    """POST: protect a cache from removal by age or for space."""
+    """Protect a cache from removal."""
 
     @operation("Pin a cache: it is not removed by age or to free space", answer=ref("Cache"))
     def post(self, call: Call, cache_id: str) -> Answer:
@@ -127,7 +127,7 @@ class CachePin(ApiView):
 
 
 class CacheUnpin(ApiView):
-    """POST: end the protection of a cache."""
+    """End the protection of a cache."""
 
     @operation("Unpin a cache: it may be removed by age or to free space", answer=ref("Cache"))
     def post(self, call: Call, cache_id: str) -> Answer:
@@ -136,7 +136,7 @@ class CacheUnpin(ApiView):
 
 
 class CacheLocations(ApiView):
-    """GET: list the cache locations that the caller may see. POST: create one for some nodes of a cluster (admins)."""
+    """Cache locations of all clusters."""
 
     @operation(
         "List cache locations with their room and hits",
@@ -164,7 +164,7 @@ class CacheLocations(ApiView):
 
 
 class CacheLocationDetail(ApiView):
-    """GET: one cache location. PATCH: change its size limit, age limit or nodes. DELETE: delete one without caches."""
+    """A cache location, by name. Only admins may change it, or delete it while it has no caches."""
 
     @operation("A cache location", answer=ref("CacheLocation"))
     def get(self, call: Call, name: str) -> Answer:

@@ -87,7 +87,7 @@ TREES = Listing(
 
 
 class ProjectCodeTrees(ApiView):
-    """GET: list a project's code trees. POST: begin an upload by a list of files; the answer names those to send."""
+    """The code trees of a project. An upload begins with a list of files; the answer names those to send."""
 
     parser_classes = [ManifestParser]
 
@@ -110,7 +110,7 @@ class ProjectCodeTrees(ApiView):
 
 
 class ProjectCodeTree(ApiView):
-    """GET: one code tree, with the requested commit or that of its last upload."""
+    """A code tree, by its hash."""
 
     @operation(
         "Show a code tree, with the requested commit or that of its last upload",
@@ -123,7 +123,7 @@ class ProjectCodeTree(ApiView):
 
 
 class CodeContent(ApiView):
-    """PUT: send files of a tree whose upload has begun, as a tar."""
+    """Upload of files of a tree whose upload has begun."""
 
     parser_classes = [ArchiveParser]
 
@@ -144,7 +144,7 @@ class CodeContent(ApiView):
 
 
 class CodeCommit(ApiView):
-    """POST: complete a tree whose files have all been sent, so that jobs can use it."""
+    """Completion of an upload: jobs can use the tree afterwards."""
 
     @operation(
         "Complete a tree whose files have all been sent, so that jobs can run it",
@@ -158,7 +158,7 @@ class CodeCommit(ApiView):
 
 
 class CodeArchive(ApiView):
-    """GET: download a code tree as a tar archive."""
+    """A tree as a tar archive."""
 
     @operation(
         "Download a code tree as a tar archive", answer={"type": "string", "format": "binary"}, gives=TAR

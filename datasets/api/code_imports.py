@@ -19,7 +19,7 @@ REQUEST = {
 
 
 class CodeImports(ApiView):
-    """POST: request the import of a commit of a git repository; a worker fetches it."""
+    """Requests to import a commit of a git repository, which a worker fetches."""
 
     @operation(
         "Fetch a commit of a git repository as a code tree",
@@ -34,7 +34,7 @@ class CodeImports(ApiView):
 
 
 class CodeImportDetail(ApiView):
-    """GET: the state of one import: pending, ready with its tree, or failed."""
+    """The state of an import: pending, ready with its tree, or failed."""
 
     @operation("Show an import of code: pending, ready with its tree, or failed", answer=ref("CodeImport"))
     def get(self, call: Call, name: str, import_id: str) -> Answer:

@@ -70,7 +70,7 @@ class BytesParser(BaseParser):
 
 
 class Lacking(LakeView):
-    """POST: return which of the sent digests the lake lacks, and protect the others from collection."""
+    """Which of the sent digests the lake lacks. The others are protected from garbage collection."""
 
     parser_classes = [BytesParser]
 
@@ -90,7 +90,7 @@ class Lacking(LakeView):
 
 
 class Nearby(LakeView):
-    """GET: return the lake's folder to a caller on the server's machine, null to others."""
+    """The lake's folder, for a caller on the server's machine; null for others."""
 
     @operation(
         "Return the lake's folder to a caller on the server's machine",
@@ -111,7 +111,7 @@ class Nearby(LakeView):
 
 
 class Packs(LakeView):
-    """PUT: store small contents, sent as a pack."""
+    """Upload of small contents."""
 
     parser_classes = [BytesParser]
 
@@ -133,7 +133,7 @@ class Packs(LakeView):
 
 
 class Parts(LakeView):
-    """GET: how many bytes of a large content have arrived. PUT: append a part of it."""
+    """Upload of a large content in parts."""
 
     parser_classes = [BytesParser]
 
@@ -169,7 +169,7 @@ class Parts(LakeView):
 
 
 class Manifests(LakeView):
-    """PUT: store the list of files of a future version."""
+    """Upload of the list of files of a future version."""
 
     parser_classes = [BytesParser]
 
@@ -191,7 +191,7 @@ class Manifests(LakeView):
 
 
 class VersionManifest(LakeView):
-    """GET: download the encoded manifest, which lists a version's files."""
+    """A version's encoded manifest: path, kind, size and SHA-256 of each file."""
 
     @operation("Download a version's manifest", answer=BINARY, gives=BYTES)
     def get(self, call: Call, version_id: str) -> HttpResponseBase:
@@ -200,7 +200,7 @@ class VersionManifest(LakeView):
 
 
 class VersionFiles(LakeView):
-    """GET: list one directory of a version."""
+    """Entries of one directory of a version."""
 
     @operation("List a directory of a version", answer=LISTED, query=DIRECTORY)
     def get(self, call: Call, version_id: str) -> Answer:
@@ -208,7 +208,7 @@ class VersionFiles(LakeView):
 
 
 class VersionDiff(LakeView):
-    """GET: the differences between a version and another of its dataset, by default its parent."""
+    """Differences between a version and another of its dataset, by default its parent."""
 
     @operation(
         "Compare a version with another of its dataset",
@@ -229,7 +229,7 @@ class VersionDiff(LakeView):
 
 
 class VersionContent(LakeView):
-    """GET: download one file of a version."""
+    """The content of a file of a version, streamed."""
 
     @operation("Download a file of a version", answer=BINARY, gives=BYTES, query=file_of("version"))
     def get(self, call: Call, version_id: str) -> HttpResponseBase:
@@ -239,7 +239,7 @@ class VersionContent(LakeView):
 
 
 class VersionPack(LakeView):
-    """GET: download contents of a version's files as a pack (datasets.ingest.packs), at most 64 MiB."""
+    """Contents of some of a version's files, as a pack."""
 
     @operation(
         "Download the contents of files of a version as a pack: at most 64 MiB",
@@ -253,8 +253,7 @@ class VersionPack(LakeView):
 
 
 class VersionVerify(LakeView):
-    """POST: read the contents of some of a version's files and compare them with their digests; damaged ones are
-    moved away, so that the next sync sends them again."""
+    """Check that the contents of some of a version's files are stored and undamaged."""
 
     @operation(
         "Read and hash the contents of files of a version; damaged ones are moved away",

@@ -80,7 +80,7 @@ VERSIONS = Listing(
 
 
 class Datasets(ApiView):
-    """GET: list the datasets of every project that the caller may see, and shared ones."""
+    """Datasets of every project that the caller may see, and shared ones."""
 
     @operation("List datasets", answer=DATASETS.schema("Dataset"), query=DATASETS.parameters())
     def get(self, call: Call) -> Answer:
@@ -88,7 +88,7 @@ class Datasets(ApiView):
 
 
 class ProjectDatasets(ApiView):
-    """GET: list one project's datasets. POST: create an empty one."""
+    """Datasets of one project."""
 
     @operation(
         "List a project's datasets",
@@ -111,7 +111,7 @@ class ProjectDatasets(ApiView):
 
 
 class DatasetDetail(ApiView):
-    """GET: one dataset, by id. PATCH: change its description, or share it. DELETE: delete it with all versions."""
+    """A dataset, by id. Deleting it deletes all its versions."""
 
     @operation("A dataset", answer=ref("Dataset"), query={"fields": fields_parameter(DATASET)})
     def get(self, call: Call, dataset_id: str) -> Answer:
@@ -138,7 +138,7 @@ class DatasetDetail(ApiView):
 
 
 class Versions(ApiView):
-    """GET: list a dataset's versions, newest first. POST: create a version from a stored manifest."""
+    """The versions of a dataset, newest first. A new one is created from a stored manifest."""
 
     @operation(
         "List versions, newest first", answer=VERSIONS.schema("DatasetVersion"), query=VERSIONS.parameters()
@@ -166,7 +166,7 @@ class Versions(ApiView):
 
 
 class NamedVersion(ApiView):
-    """GET: the version with a number, a tag or `latest`."""
+    """A version by its number, a tag or `latest`."""
 
     @operation("Show the version with this number or tag, or `latest`", answer=ref("DatasetVersion"))
     def get(self, call: Call, dataset_id: str, version: str) -> Answer:
@@ -178,7 +178,7 @@ class NamedVersion(ApiView):
 
 
 class VersionDetail(ApiView):
-    """GET: one version or subset, by id."""
+    """A version or subset, by id."""
 
     @operation("A version", answer=ref("DatasetVersion"))
     def get(self, call: Call, version_id: str) -> Answer:
@@ -186,7 +186,7 @@ class VersionDetail(ApiView):
 
 
 class Tags(ApiView):
-    """POST: give a version a tag, or move an existing tag to it."""
+    """Tags of a dataset. Setting one that exists moves it to another version."""
 
     @operation("Give a version a tag, or move the tag to it", answer=ref("DatasetVersion"), body=NEW_TAG)
     def post(self, call: Call, dataset_id: str) -> Answer:
@@ -199,7 +199,7 @@ class Tags(ApiView):
 
 
 class TagDetail(ApiView):
-    """DELETE: remove a tag; its version stays."""
+    """A tag of a dataset; removing it leaves its version."""
 
     @operation("Remove a tag; its version stays", answer={}, status=204)
     def delete(self, call: Call, dataset_id: str, tag: str) -> Answer:

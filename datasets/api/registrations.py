@@ -18,7 +18,7 @@ NEW = {
 
 
 class Registrations(ApiView):
-    """POST: request a version of a directory that an admin has allowed; a worker reads it."""
+    """Requests to create a version from a directory that an admin has allowed; a worker reads it."""
 
     @operation(
         "Create a version from a directory that an admin allowed, without an upload",
@@ -34,7 +34,7 @@ class Registrations(ApiView):
 
 
 class RegistrationDetail(ApiView):
-    """GET: the state of one registration: pending with its progress, ready or failed."""
+    """The state of a registration: pending with its progress, ready or failed."""
 
     @operation(
         "Show a registration: pending with its progress, ready or failed", answer=ref("DatasetRegistration")

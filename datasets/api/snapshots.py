@@ -32,7 +32,7 @@ SNAPSHOTS = Listing(
 
 
 class Snapshots(ApiView):
-    """GET: list the snapshots of every project that the caller may see. POST: take a snapshot of a volume."""
+    """Snapshots of every project that the caller may see."""
 
     @operation(
         "List snapshots, newest first", answer=SNAPSHOTS.schema("Snapshot"), query=SNAPSHOTS.parameters()
@@ -49,7 +49,7 @@ class Snapshots(ApiView):
 
 
 class SnapshotDetail(ApiView):
-    """GET: one snapshot, by id. DELETE: delete it; files shared with other snapshots stay."""
+    """A snapshot, by id. Deleting it leaves the files that other snapshots share."""
 
     @operation("A snapshot", answer=ref("Snapshot"))
     def get(self, call: Call, snapshot_id: str) -> Answer:
@@ -63,7 +63,7 @@ class SnapshotDetail(ApiView):
 
 
 class SnapshotRestore(ApiView):
-    """POST: create a volume from a snapshot, which stays."""
+    """Create a volume from a snapshot."""
 
     @operation("Create a volume from a snapshot", answer=ref("Volume"), status=201, body=RESTORE)
     def post(self, call: Call, snapshot_id: str) -> Answer:

@@ -41,7 +41,7 @@ class SelectionParser(StrictJSONParser):
 
 
 class Subsets(LakeView):
-    """GET: list the subsets of a version. POST: save the files that a selection names as a subset."""
+    """The subsets of a version: named selections of its files, which can be mounted like a version."""
 
     parser_classes = [SelectionParser]
 
@@ -66,7 +66,7 @@ class Subsets(LakeView):
 
 
 class SubsetDetail(LakeView):
-    """GET: one subset of a version, by name. DELETE: delete it with its caches; its version stays."""
+    """A subset of a version, by name. Deleting it deletes its caches too; the version stays."""
 
     @operation("A subset of a version, by name", answer=ref("DatasetVersion"))
     def get(self, call: Call, version_id: str, subset: str) -> Answer:

@@ -33,8 +33,8 @@ class _Contents(ApiView):
 
 
 class VolumeFiles(_Contents):
-    """GET: list one directory of a volume as it is now or, if only pods can access it, as a pod read it within a
-    minute."""
+    """Entries of one directory of a volume: as they are now or, if only pods can read it, as a pod read them within
+    a minute."""
 
     @operation(
         "List a directory of a volume, as it is now; on Kubernetes as a pod saw it at most a minute ago",
@@ -53,7 +53,7 @@ class VolumeFiles(_Contents):
 
 
 class VolumeContent(_Contents):
-    """GET: download one file of a volume."""
+    """Content of one file of a volume."""
 
     @operation(
         "Download a file of a volume; on Kubernetes of at most 4 MiB",

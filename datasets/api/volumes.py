@@ -72,7 +72,7 @@ VOLUMES = Listing(
 
 
 class StorageClasses(ApiView):
-    """GET: the storage classes of this installation and of its clusters, defaults first."""
+    """The storage classes of this installation and of its clusters, defaults first."""
 
     @operation(
         "The storage classes of this installation and of its Kubernetes clusters, defaults first",
@@ -83,7 +83,7 @@ class StorageClasses(ApiView):
 
 
 class Volumes(ApiView):
-    """GET: list the volumes of every project that the caller may see. POST: create one."""
+    """Volumes of every project that the caller may see."""
 
     @operation("List volumes", answer=VOLUMES.schema("Volume"), query=VOLUMES.parameters())
     def get(self, call: Call) -> Answer:
@@ -98,8 +98,7 @@ class Volumes(ApiView):
 
 
 class VolumeDetail(ApiView):
-    """GET: one volume, by id. PATCH: change its snapshot schedule and retention. DELETE: delete it; its snapshots
-    stay."""
+    """A volume, by id. Deleting it deletes its content; its snapshots stay."""
 
     @operation("A volume", answer=ref("Volume"), query={"fields": fields_parameter(VOLUME)})
     def get(self, call: Call, volume_id: str) -> Answer:
@@ -127,7 +126,7 @@ class VolumeDetail(ApiView):
 
 
 class VolumeResize(ApiView):
-    """POST: change the size of a volume, at once or by a command to its storage."""
+    """Change the size of a volume."""
 
     @operation("Change the size of a volume", answer=ref("Volume"), body=RESIZE)
     def post(self, call: Call, volume_id: str) -> Answer:
@@ -136,7 +135,7 @@ class VolumeResize(ApiView):
 
 
 class VolumeClone(ApiView):
-    """POST: create a volume with the content of another."""
+    """A new volume with the content that another has now."""
 
     @operation("Create a copy of a volume", answer=ref("Volume"), status=201, body=CLONE)
     def post(self, call: Call, volume_id: str) -> Answer:
@@ -145,7 +144,7 @@ class VolumeClone(ApiView):
 
 
 class VolumeAccessMode(ApiView):
-    """POST: change how many jobs may mount a volume at once."""
+    """Change how many jobs may mount a volume at once."""
 
     @operation("Change the access mode of a volume", answer=ref("Volume"), body=ACCESS_MODE)
     def post(self, call: Call, volume_id: str) -> Answer:
@@ -154,7 +153,7 @@ class VolumeAccessMode(ApiView):
 
 
 class VolumeServiceTier(ApiView):
-    """POST: change the service tier of a volume, which stays mounted."""
+    """Change the service tier of a volume."""
 
     @operation(
         "Change the service tier of a volume; it stays mounted where it is",

@@ -7,7 +7,7 @@ from jobs.images import known_images
 
 
 class Images(ApiView):
-    """GET: list the image catalogue, and images that ran in visible projects."""
+    """The image catalogue, and images that ran in visible projects."""
 
     @operation("List images to submit with", answer=ref("Images"))
     def get(self, call: Call) -> Answer:

@@ -104,7 +104,7 @@ JOBS = PROJECT_JOBS.of_all_projects()
 
 
 class Jobs(ApiView):
-    """GET: list the jobs of every project that the caller may see."""
+    """Jobs of every project that the caller may see."""
 
     @operation("List jobs across projects", answer=JOBS.schema("Job"), query=JOBS.parameters())
     def get(self, call: Call) -> Answer:
@@ -112,7 +112,7 @@ class Jobs(ApiView):
 
 
 class ProjectJobs(ApiView):
-    """GET: list one project's jobs. POST: submit a job."""
+    """Jobs of one project."""
 
     @operation("List a project's jobs", answer=PROJECT_JOBS.schema("Job"), query=PROJECT_JOBS.parameters())
     def get(self, call: Call, name: str) -> Answer:
@@ -125,7 +125,7 @@ class ProjectJobs(ApiView):
 
 
 class ProjectJobBatch(ApiView):
-    """POST: submit many jobs of one project, all or none."""
+    """Many jobs of one project in one request, all or none."""
 
     @operation(
         "Submit many jobs, all of them or none",
@@ -140,8 +140,7 @@ class ProjectJobBatch(ApiView):
 
 
 class ProjectJobPlan(ApiView):
-    """POST: preview a submission: where and when the job would start, and which jobs would stop for it. Stores
-    nothing."""
+    """Preview of a submission: where and when the job would start."""
 
     @operation(
         "Where and when a job would start, and which jobs would stop for it; nothing is created",
@@ -158,8 +157,7 @@ class ProjectJobPlan(ApiView):
 
 
 class JobDetail(ApiView):
-    """GET: one job, by id, with its pods. PATCH: change its priority or labels. DELETE: delete it, stopped first if
-    it runs."""
+    """A job, by id, with its status and pods."""
 
     @operation("A job with its status and pods", answer=ref("Job"), query={"fields": fields_parameter(JOB)})
     def get(self, call: Call, job_id: str) -> Answer:
@@ -190,7 +188,7 @@ class JobDetail(ApiView):
 
 
 class JobStop(ApiView):
-    """POST: stop a job permanently."""
+    """Stop a job permanently."""
 
     @operation("Stop a job permanently; its record stays", answer=ref("Job"))
     def post(self, call: Call, job_id: str) -> Answer:
@@ -199,7 +197,7 @@ class JobStop(ApiView):
 
 
 class JobSuspend(ApiView):
-    """POST: suspend a job: release its GPUs until it is resumed."""
+    """Suspend a job: release its GPUs until it is resumed."""
 
     @operation(
         "Have the job save a checkpoint, release its GPUs and hold it", answer=ref("Job"), body=SUSPEND
@@ -211,7 +209,7 @@ class JobSuspend(ApiView):
 
 
 class JobResume(ApiView):
-    """POST: queue a suspended job again with its original queue rank."""
+    """Queue a suspended job again."""
 
     @operation("Queue a suspended job again, at its original place", answer=ref("Job"))
     def post(self, call: Call, job_id: str) -> Answer:
@@ -220,7 +218,7 @@ class JobResume(ApiView):
 
 
 class JobClone(ApiView):
-    """POST: submit a job's spec again under another name."""
+    """Submit a copy of a job."""
 
     @operation("Submit the same job again under another name", answer=ref("Job"), status=201, body=CLONE)
     def post(self, call: Call, job_id: str) -> Answer:

@@ -34,7 +34,7 @@ INTERRUPTION = {
 
 
 class NodeDetail(ApiView):
-    """GET: one node, by name, with its devices and pods. PATCH: move it to a pool, or out of any."""
+    """A node, by name, with its devices and pods."""
 
     @operation(
         "A node with its devices and pods", answer=ref("Node"), query={"fields": fields_parameter(NODE)}
@@ -54,7 +54,7 @@ class NodeDetail(ApiView):
 
 
 class NodeCordon(ApiView):
-    """POST: stop scheduling pods on a node."""
+    """Stop scheduling pods on a node."""
 
     @operation("Give the node no new pods", answer=ref("Node"))
     def post(self, call: Call, name: str) -> Answer:
@@ -63,7 +63,7 @@ class NodeCordon(ApiView):
 
 
 class NodeUncordon(ApiView):
-    """POST: allow new pods on a node again, and withdraw an interruption notice that was given here."""
+    """Allow new pods on a node again, and withdraw an interruption notice that was given here."""
 
     @operation(
         "Let the node take pods again, and withdraw an interruption notice that was given here; one of the node's"
@@ -76,7 +76,7 @@ class NodeUncordon(ApiView):
 
 
 class NodeDrain(ApiView):
-    """POST: cordon a node and requeue its preemptible jobs; a dry run only lists them."""
+    """Cordon a node and requeue its preemptible jobs."""
 
     @operation(
         "Cordon and send preemptible jobs back to the queue; a dry run lists them", answer=ref("Drain")
@@ -91,7 +91,7 @@ class NodeDrain(ApiView):
 
 
 class NodeInterruptionNotice(ApiView):
-    """POST: announce that the provider will withdraw a spot node, so that the jobs on it shrink or move in time."""
+    """Announce that the provider will withdraw a spot node."""
 
     @operation(
         "Announce that the node's provider will withdraw it soon: it is cordoned, elastic jobs on it shrink, and others"
@@ -107,7 +107,7 @@ class NodeInterruptionNotice(ApiView):
 
 
 class NodeConfirmDead(ApiView):
-    """POST: confirm that an unreachable node is dead: its pods' GPUs are released and their jobs requeued."""
+    """Confirm that an unreachable node is dead: its pods' GPUs are released and their jobs requeued."""
 
     @operation(
         "Say that a node which does not answer is dead: its pods' GPUs are released and their jobs go on elsewhere;"

@@ -53,7 +53,7 @@ LOGS = {
 
 
 class JobPods(ApiView):
-    """GET: list the pods of every attempt, including finished ones."""
+    """Pods of every attempt, including finished ones."""
 
     @operation("List a job's pods", answer=PODS.schema("Pod"), query=PODS.parameters())
     def get(self, call: Call, job_id: str) -> Answer:
@@ -62,7 +62,7 @@ class JobPods(ApiView):
 
 
 class JobEvents(ApiView):
-    """GET: list a job's events, newest first."""
+    """Events of a job, newest first."""
 
     @operation("List a job's events", answer=JOB_EVENTS.schema("Event"), query=JOB_EVENTS.parameters())
     def get(self, call: Call, job_id: str) -> Answer:
@@ -72,8 +72,8 @@ class JobEvents(ApiView):
 
 
 class JobLogs(ApiView):
-    """GET: numbered lines of a pod's log, from the log store. Requests with `follow` are routed to the event stream
-    in jobs.log_stream instead."""
+    """Numbered lines from the log store. Requests with `follow` are routed to the event stream in jobs.log_stream
+    instead."""
 
     @operation(
         "Read a pod's log",
@@ -102,7 +102,7 @@ class JobLogs(ApiView):
 
 
 class JobMetrics(ApiView):
-    """GET: a job's current utilisation and its last reported progress."""
+    """Utilisation and reported progress of a job."""
 
     @operation("Current use of the job, and its last reported progress", answer=ref("JobMetrics"))
     def get(self, call: Call, job_id: str) -> Answer:
@@ -110,7 +110,7 @@ class JobMetrics(ApiView):
 
 
 class JobExplain(ApiView):
-    """GET: why the job is in its state and, if it waits, which jobs hold the GPUs and what would let it start."""
+    """Why the job is in its state."""
 
     @operation("Why the job waits, who holds the GPUs and what would start it", answer=ref("Explanation"))
     def get(self, call: Call, job_id: str) -> Answer:
@@ -120,7 +120,7 @@ class JobExplain(ApiView):
 
 
 class JobSpec(ApiView):
-    """GET: the spec of a job with defaults filled in."""
+    """The spec of a job with defaults filled in."""
 
     @operation("The spec with defaults filled in", answer=ref("JobSpec"))
     def get(self, call: Call, job_id: str) -> Answer:

@@ -50,7 +50,7 @@ SCALE = {
 
 
 class JobScale(ApiView):
-    """POST: change the number of workers of an elastic job."""
+    """Resize an elastic job."""
 
     @operation("Change the number of workers of an elastic job", answer=ref("ScaleOperation"), body=SCALE)
     def post(self, call: Call, job_id: str) -> Answer:
@@ -66,7 +66,7 @@ class JobScale(ApiView):
 
 
 class JobScaleOperations(ApiView):
-    """GET: list the scale operations of a job, newest first."""
+    """Scale operations of a job, newest first."""
 
     @operation(
         "List the changes of an elastic job's workers",

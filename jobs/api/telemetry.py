@@ -31,7 +31,7 @@ SERIES = {
 
 
 class Overview(ApiView):
-    """GET: totals and lists of the overview page, as of one event number."""
+    """Totals and lists of the overview page, as of one event number."""
 
     @operation(
         "The cluster in numbers: nodes, GPUs, projects, running and queued jobs", answer=ref("Overview")
@@ -45,7 +45,7 @@ class Overview(ApiView):
 
 
 class SeriesView(ApiView):
-    """GET: the series of one metric over a range of time, one per subject."""
+    """Time series of one metric for charts, one per subject."""
 
     @operation("Series of one metric over time", answer=ref("SeriesList"), query=SERIES)
     def get(self, call: Call) -> Answer:

@@ -15,7 +15,7 @@ LAST_WEEK = query.switch(
 
 
 class ProjectWhatIf(ApiView):
-    """POST: simulate the cluster with another quota, weight, limit or priority of one project. Changes nothing."""
+    """Simulation of the cluster with another quota, weight, limit or priority of one project."""
 
     @operation(
         "Which jobs would start, stop and wait with another quota, weight, limit or priority; nothing is changed",
