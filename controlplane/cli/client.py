@@ -314,4 +314,5 @@ def _api_error(status: int, raw: bytes) -> ApiError:
 def _unreachable(url: str, error: Exception) -> CliError:
     if isinstance(error, TimeoutError):
         return CliError(f"{url} did not answer in time", TIMED_OUT)
-    return CliError(f"cannot reach {url}: {error}", UNREACHABLE, "is it running? check with: yard doctor")
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return CliError(f"cannot reach {url}: {why}", UNREACHABLE, "is it running? check with: yard doctor")

@@ -62,6 +62,7 @@ def _uploads() -> dict[str, str]:
             "Stopped. Sent files are kept for a while: choose the same files again to continue."
         ),
         "upload_broken": _("The connection broke. Sent files are kept: try again to continue."),
+        "upload_unchanged": _("Nothing changed: these are the files of version {version}."),
         "upload_lacking": _("The content of {count} files or more did not reach the server; try again."),
         "code_reading": _("Reading: {done} of {files} files"),
         "code_sending": _("Sending: {done} of {files} files that the server lacks"),

@@ -24,7 +24,7 @@ from datasets.ingest.packs import PackInvalid, pack_index
 from datasets.manifests import DIGEST_BYTES, Entry, Manifest, compare
 from datasets.models import DatasetVersion
 from datasets.previews import media_type
-from datasets.queries.datasets import child_shape, diff_shape, find_version
+from datasets.queries.datasets import child_shape, diff_shape, find_version, shown
 from datasets.queries.lake import lake_folder, lake_of, manifest_named
 from datasets.queries.volume_files import BYTES, PIECE_BYTES
 from datasets.storage.base import ContentDamaged, ContentMissing
@@ -303,6 +303,9 @@ def listed_files(manifest: Manifest, asked: Mapping[str, Any]) -> Answer:
     """Return the response with the entries of one directory of a manifest."""
     directory, after = ((asked[name] or "").encode() for name in ("directory", "after"))
     children = manifest.children(directory, after, asked["limit"] + 1)
+    if directory and not children and not manifest.children(directory, limit=1):
+        what = "is a file" if manifest.find(directory) else "is not there"
+        raise NotVisible(f"{shown(directory)[:80]!r} {what}, and no directory to list.")
     rows = [child_shape(directory, child) for child in children[: asked["limit"]]]
     return Answer({"results": rows, "has_more": len(children) > asked["limit"]})
 

@@ -21,8 +21,18 @@ from datasets.selection import PATTERN_MOST_BYTES, PATTERNS_MOST, Selection
 
 # Limit on the body's bytes; enough for the list of all paths of a large version.
 BODY_MOST_BYTES = 16 << 20
+
+
+def _pattern(value: Any) -> str:
+    """Read a pattern. An empty one would match every name."""
+    found: str = fields.text(PATTERN_MOST_BYTES)(value)
+    if not found.strip():
+        raise fields.Refused("empty_pattern", "A pattern cannot be empty; leave it out.")
+    return found
+
+
 _PATTERNS = BodyField(
-    fields.listed(fields.text(PATTERN_MOST_BYTES), PATTERNS_MOST),
+    fields.listed(_pattern, PATTERNS_MOST),
     {**listed(STRING), "maxItems": PATTERNS_MOST},
 )
 NEW_SUBSET = {

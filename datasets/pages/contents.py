@@ -35,7 +35,13 @@ def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRe
     directory = request.GET.get("path", "").strip("/").encode()
     after = request.GET.get("after", "").encode()
     children = [] if manifest is None else manifest.children(directory, after, CHILDREN_SHOWN + 1)
-    entry = None if manifest is None else manifest.find(request.GET.get("file", "").encode())
+    path = request.GET.get("file", "")
+    entry = None if manifest is None else manifest.find(path.encode())
+    if manifest is not None and path and entry is None:
+        trouble = _("Version {version} has no file {path}.").format(version=version.name, path=path[:200])
+    elif manifest is not None and directory and not (children or after):
+        named = {"version": version.name, "path": shown(directory)[:200]}
+        trouble = _("Version {version} has no directory {path}.").format(**named)
     context = {
         **dataset_context(actor, dataset),
         "version": version_shape(version),
@@ -78,7 +84,7 @@ def dataset_diff(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
         "numbers": range(dataset.latest, max(0, dataset.latest - 100), -1),
         "diff": found,
         "trouble": old_trouble or new_trouble,
-        "sorts": [] if found is None else _sorts(found),
+        "sorts": [] if found is None else _sorts(found, before, after),
     }
     return show(request, actor, "datasets/diff.html", context)
 
@@ -89,13 +95,18 @@ def _names(dataset: Dataset, version: DatasetVersion) -> list[tuple[str, bool]]:
     return [(one.name, one.pk == version.pk) for one in rows]
 
 
-def _sorts(found: dict[str, Any]) -> list[dict[str, Any]]:
+def _sorts(
+    found: dict[str, Any], before: DatasetVersion | None, after: DatasetVersion
+) -> list[dict[str, Any]]:
+    """Return the paths of each kind of change, with the address of the file where it is: a removed one in `before`."""
     labels = (("added", _("Added")), ("changed", _("Changed")), ("removed", _("Removed")))
     return [
         {
             "label": label,
             "count": found["counts"][name],
-            "paths": found[name],
+            "paths": [
+                (path, _file_address(before if name == "removed" else after, path)) for path in found[name]
+            ],
             "more": found["counts"][name] - len(found[name]),
         }
         for name, label in labels
@@ -133,6 +144,11 @@ def _crumbs(dataset: Dataset, version: DatasetVersion, directory: bytes) -> list
         (name, _address(dataset, version, path="/".join(names[: place + 1])))
         for place, name in enumerate(names)
     ]
+
+
+def _file_address(version: DatasetVersion | None, path: str) -> str:
+    assert version is not None, "nothing is removed from no version"
+    return _address(version.dataset, version, path=path.rpartition("/")[0], file=path)
 
 
 def _address(dataset: Dataset, version: DatasetVersion, **fields: str) -> str:

@@ -192,7 +192,9 @@ def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, A
     except ContentMissing as error:
         if directory:
             raise Http404(str(error)) from error
-        return [], False, _("Its directory is not there."), False
+        if volume.state == CREATING:
+            return [], False, _("Its files are shown once it is ready."), True
+        return [], False, _("Its directory is not there. Is its disk mounted?"), False
     except Blocked as blocked:
         # A volume that is being made is ready in seconds.
         return [], False, f"{blocked.detail} ({blocked.code})", volume.state == CREATING

@@ -36,7 +36,8 @@ async function start() {
   lock(true);
   try {
     progress.begin(files.length, files.reduce((sum, file) => sum + file.size, 0));
-    location.assign(await upload(files, stop.signal));
+    const address = await upload(files, stop.signal);
+    if (address) location.assign(address);
   } catch (error) {
     progress.fail(stop.signal.aborted ? say("upload_stopped") : sentence(error));
   } finally {
@@ -60,7 +61,7 @@ class Unreadable extends Error {
   }
 }
 
-/** Send files, make the version, and return the address of its page. */
+/** Send files, make the version, and return the address of its page; "" if nothing changed, which is shown. */
 async function upload(files, signal) {
   const options = { signal, waits: (seconds, reason) => progress.waits(seconds, reason) };
   const entries = new Map(files.map((file) => [pathOf(file), { file, kind: FILE, size: file.size }]));
@@ -78,11 +79,15 @@ async function upload(files, signal) {
   if (sent.lacking) throw new Refused(409, { detail: say("upload_lacking", { count: sent.lacking }) });
   const version = { manifest: sent.manifest, parent: state.latest, message: form.elements.message.value };
   const made = await sendJson("POST", `datasets/${dataset}/versions`, version, options);
-  return made.number === state.latest ? form.dataset.unchanged : `${form.dataset.files}?version=${made.number}`;
+  if (made.number !== state.latest) return `${form.dataset.files}?version=${made.number}`;
+  progress.fail(say("upload_unchanged", { version: made.number }));
+  return "";
 }
 
 function pathOf(file) {
-  const path = file.webkitRelativePath.split("/").slice(1).join("/") || file.name;
+  const relative = file.webkitRelativePath.split("/").slice(1).join("/");
+  // Chromium turns a backslash in it into a slash, but not in the file's own name.
+  const path = relative.length > file.name.length ? relative.slice(0, -file.name.length) + file.name : file.name;
   try {
     return bytePath(path);
   } catch {

@@ -14,7 +14,13 @@ from tests.browser.conftest import Open, Watched, Yard
 
 # More than a pack may hold of one content, so that it is sent in parts.
 LARGE = b"large" * (9 << 18)
-SMALL = {"a.txt": b"alpha", "sub/é \U0001f600.txt": b"beta", "sub/\ufb01.txt": b"gamma", "empty": b""}
+SMALL = {
+    "a.txt": b"alpha",
+    "sub/é \U0001f600.txt": b"beta",
+    "sub/\ufb01.txt": b"gamma",
+    "sub/a\\b.txt": b"delta",
+    "empty": b"",
+}
 
 
 def hash_of(files: dict[str, bytes]) -> str:
@@ -66,6 +72,12 @@ def test_a_folder_becomes_a_version_and_files_are_added_to_it(open_as: Open, yar
     seen.page.set_input_files("#f-files", written(tmp_path / "more", {"a.txt": b"other"}) / "a.txt")
     send(seen)
     assert newest(yard, dataset)["manifest"] == hash_of({**files, "a.txt": b"other"})
+    seen.go(f"/datasets/{dataset}/upload")
+    seen.page.set_input_files("#f-files", tmp_path / "more" / "a.txt")
+    seen.page.click("#upload-go")
+    expect(seen.page.locator("#upload-trouble")).to_have_text(
+        "Nothing changed: these are the files of version 2."
+    )
 
 
 def repository(root: Path) -> Path:

@@ -208,6 +208,14 @@ def test_files_of_a_version_are_browsed_in_pages(api, dataset):
     assert [row["path"] for row in below["results"]] == ["sub/b.txt", "sub/deep"]
 
 
+def test_a_directory_that_is_not_there_is_not_an_empty_one(api, dataset):
+    version = make_version(dataset, {"sub/a.txt": "alpha"})
+    for path, words in (("nowhere", "is not there"), ("../..", "is not there"), ("sub/a.txt", "is a file")):
+        answer = api("vera").get(f"versions/{version.pk}/files?directory={path}")
+        assert (answer.status, words in answer.body["detail"]) == (404, True)
+    assert api("vera").get(f"versions/{version.pk}/files?directory=sub&after=a.txt").body["results"] == []
+
+
 def test_a_file_comes_back_and_never_runs_in_our_origin(api, dataset):
     version = make_version(dataset, {"page.html": "<script>1</script>", "dot.png": "png"})
     vera = api("vera")

@@ -66,6 +66,7 @@ def test_a_subset_is_never_changed(api: Any, version: DatasetVersion):
     [
         ({"name": "none", "include": ["*.png"]}, "nothing_selected"),
         ({"name": "none"}, "nothing_selected"),
+        ({"name": "none", "include": [""]}, "empty_pattern"),
         ({"name": "none", "paths": ["train/1.txt", "../etc"]}, "no_such_path"),
         ({"name": "A", "include": ["*"]}, "not_a_dns_label"),
         ({"name": "many", "include": ["*"] * 51}, "too_many"),

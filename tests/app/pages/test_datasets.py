@@ -68,6 +68,25 @@ def test_files_are_shown_as_text_or_not_at_all(cast: Cast, dataset: Dataset):
     assert get(cast, "vera", f"{path}?path=../../etc&file=/etc/passwd").status_code == 200
 
 
+def test_what_a_version_lacks_is_named(cast: Cast, dataset: Dataset):
+    path = f"/datasets/{dataset.pk}/files?version=2"
+    assert "Version 2 has no file b.txt." in get(cast, "vera", f"{path}&file=b.txt").content.decode()
+    assert "Version 2 has no directory deep." in get(cast, "vera", f"{path}&path=deep").content.decode()
+
+
+def test_changed_files_lead_to_where_they_are(cast: Cast, dataset: Dataset):
+    page = get(cast, "vera", f"/datasets/{dataset.pk}/diff").content.decode()
+    assert "version=1&amp;path=sub&amp;file=sub%2Fb.svg" in page, "removed in 2"
+    assert "version=2&amp;file=a.txt" in page
+
+
+def test_a_reader_from_elsewhere_is_offered_no_command_of_members(cast: Cast, dataset: Dataset):
+    Dataset.objects.update(is_shared=True)
+    page = f"/datasets/{dataset.pk}"
+    assert "yard dataset cache" not in get(cast, "chi", page).content.decode()
+    assert "yard dataset cache" in get(cast, "ben", page).content.decode()
+
+
 def test_versions_are_compared(cast: Cast, dataset: Dataset):
     page = get(cast, "vera", f"/datasets/{dataset.pk}/diff").content.decode()
     for path in ("sub/c.txt", "sub/b.svg", "a.txt"):

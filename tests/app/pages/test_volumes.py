@@ -5,6 +5,7 @@ from django.test import Client
 
 from controlplane.models import Cluster
 from datasets.models import Snapshot, Volume
+from datasets.queries.volumes import storage_of
 from jobs.models import Job
 from tests.builders import make_job
 from tests.volumes import make_snapshot, make_volume, read, work
@@ -65,6 +66,14 @@ def test_files_are_browsed_and_downloaded_from_the_page(cast, volume):
     assert file.headers["Content-Disposition"].startswith("attachment")
     assert vera.get(f"/volumes/{volume.pk}?directory=none").status_code == 404
     assert vera.get(f"/volumes/{volume.pk}/file?path=..%2Fx").status_code == 404
+
+
+def test_the_files_of_a_volume_that_is_being_made_appear_by_themselves(cast, volume):
+    Volume.objects.update(state="creating")
+    storage_of(volume.project_id, volume.storage_class).remove(str(volume.pk))
+    page = text(client(cast.vera).get(f"/volumes/{volume.pk}"))
+    assert "Its files are shown once it is ready." in page
+    assert 'data-again="2"' in page
 
 
 def test_a_snapshot_is_taken_and_restored_and_its_job_is_offered_on_the_new_volume(cast, volume):
