@@ -25,7 +25,8 @@ class Forbidden(PermissionError):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """The acting user, and the credential used. `user` None is the system itself."""
+    """The acting user, and the credential used. `user` None is the system itself, which counts as an admin.
+    `token_prefix`: of the API token, "" for a session; `address` and `request_id` are for the audit log."""
 
     user: User | None
     token_prefix: str = ""
@@ -56,7 +57,7 @@ def reread(row: models.Model, *, lock: bool = False) -> None:
 
 
 def require_admin(actor: Actor) -> None:
-    """Raise Forbidden unless the actor is a site admin."""
+    """Raise Forbidden unless the actor is a site admin whose credential may write."""
     require_write(actor)
     if not actor.is_admin:
         raise Forbidden("Only an admin may do this.")
@@ -99,8 +100,8 @@ def role_in(actor: Actor, project: Project) -> str | None:
 
 
 def project_for(actor: Actor, name: str, *, needed: str = Role.VIEWER) -> Project:
-    """Return a project by name, if the actor has at least the role `needed` in it. Raise NotVisible or
-    Forbidden."""
+    """Return a project by name. Raise NotVisible if there is none or the actor has no role in it, Forbidden if the
+    role is weaker than `needed` or `needed` exceeds viewer with a read-only token."""
     missing = NotVisible(f"There is no project named {name!r} that you can see.")
     # Names are unique, so the query needs no ordering.
     try:

@@ -1,4 +1,5 @@
-"""What apps store in projects and on clusters. An app declares it as `HOLDINGS` in its module `holdings`."""
+"""Hooks by which an app counts, guards and removes its data when a project is deleted or moved, or a cluster
+detached; declared as `HOLDINGS` in its module `holdings`."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -9,7 +10,8 @@ from controlplane.registration import app_modules
 
 
 class Holdings:
-    """What one app stores. An app overrides the methods that concern it; the `check_` methods raise Conflict."""
+    """The hooks of one app, which overrides those that concern it; the `check_` methods raise Conflict to refuse the
+    operation."""
 
     # Kinds of work that a project can restrict to node pools, and those of them that are always displayed.
     kinds: tuple[str, ...] = ()
@@ -60,7 +62,8 @@ def shown_kinds() -> list[str]:
 
 
 def project_statuses(project_ids: Iterable[int]) -> dict[int, Mapping[str, int]]:
-    """Return each project's `statuses`, over all apps; projects without unfinished work are left out."""
+    """Return `Holdings.statuses` by project id. Projects without unfinished work are left out. At most one app may
+    report a project: reports are not added up."""
     ids = list(project_ids)
     return {pk: status for one in holdings() for pk, status in one.statuses(ids).items()}
 

@@ -106,7 +106,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _client_of(scope: Scope) -> tuple[str, int] | None:
-    """Return the address of the client, behind a trusted proxy that of the proxy's client; None if unknown."""
+    """Return (address, port) of the client, None if unknown. Behind trusted proxies the address is that of the
+    proxies' client, the port still the nearest proxy's."""
     peer: tuple[str, int] | None = scope.get("client")
     if peer is None:
         return None

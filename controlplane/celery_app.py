@@ -38,7 +38,8 @@ app.conf.update(
 
 
 def run_worker(*, pool: str, concurrency: int, level: str, queues: Sequence[str] = (), name: str = "") -> int:
-    """Run a worker in the foreground and return its exit code. `name`: "NAME@", to which the host is appended.
+    """Run a worker in the foreground and return its exit code. `pool`: a Celery pool's name; `level`: of the log;
+    `queues` (): Celery's default queue; `name`: "NAME@", to which the host is appended.
 
     Celery's command line does the same, but also loads its interactive shell: 13 MB for the life of the process.
     """

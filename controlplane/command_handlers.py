@@ -41,7 +41,8 @@ class CheckCluster(CommandHandler):
 
 @register
 class ForgetProject(CommandHandler):
-    """Removes what a deleted project left in its cluster; on Kubernetes its namespace with all contents."""
+    """Removes what a deleted project, or one that moved to another cluster, left in its cluster; on Kubernetes its
+    namespace with all contents."""
 
     kind, queue, is_cleanup = Command.FORGET_PROJECT, CLUSTERS, True
 

@@ -51,7 +51,7 @@ Reader = Callable[[Any], Any]
 
 
 def dns_label(longest: int) -> Reader:
-    """Return a reader of DNS labels: lower-case letters, digits and hyphens."""
+    """Return a reader of DNS labels of at most `longest` characters: lower-case letters, digits and hyphens."""
     words = (
         f"Use 1 to {longest} lower-case letters, digits and hyphens; begin and end with a letter or digit."
     )
@@ -59,7 +59,8 @@ def dns_label(longest: int) -> Reader:
 
 
 def matching(pattern: re.Pattern[str], longest: int, code: str, detail: str) -> Reader:
-    """Return a reader of strings that match the whole pattern. `code` and `detail`: those of the error."""
+    """Return a reader of strings of at most `longest` characters that match the whole pattern. `code` and `detail`:
+    those of the error."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or len(value) > longest or not pattern.fullmatch(value):
@@ -70,7 +71,7 @@ def matching(pattern: re.Pattern[str], longest: int, code: str, detail: str) -> 
 
 
 def text(longest: int) -> Reader:
-    """Return a reader of text without NUL."""
+    """Return a reader of text of at most `longest` bytes in UTF-8, without NUL and lone surrogates."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
@@ -94,7 +95,7 @@ def _refuse_surrogates(value: str) -> None:
 
 
 def whole(low: int, high: int) -> Reader:
-    """Return a reader of whole numbers in a range; booleans and 1.0 are refused."""
+    """Return a reader of whole numbers from `low` to `high`; booleans and 1.0 are refused."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -121,7 +122,7 @@ def number(value: Any) -> float:
 
 
 def decimal(low: float, high: float) -> Reader:
-    """Return a reader of numbers in a range."""
+    """Return a reader of finite numbers from `low` to `high`."""
 
     def read(value: Any) -> float:
         found = number(value)
@@ -161,7 +162,7 @@ def optional(reader: Reader) -> Reader:
 
 
 def listed(reader: Reader, most: int) -> Reader:
-    """Return a reader of lists with at most `most` values."""
+    """Return a reader of lists with at most `most` values, each read by `reader`. It returns a tuple."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -199,13 +200,13 @@ def mapped(names: Names, reader: Reader, most: int) -> Reader:
 
 
 def pointer_part(key: str) -> str:
-    """Escape a key for a JSON pointer (RFC 6901); unprintable characters are replaced."""
+    """Escape a key for a JSON pointer (RFC 6901); it is cut to 80 characters, and unprintable ones are replaced."""
     printable = "".join(char if char.isprintable() else "\ufffd" for char in key[:80])
     return printable.replace("~", "~0").replace("/", "~1")
 
 
 def absolute_path(value: Any) -> str:
-    """Read an absolute path without `..`."""
+    """Read an absolute path of at most 4,096 bytes without `..`."""
     path: str = text(4096)(value)
     if not path.startswith("/") or ".." in path.split("/"):
         raise Refused("not_an_absolute_path", "Give an absolute path without '..'.")
@@ -213,7 +214,8 @@ def absolute_path(value: Any) -> str:
 
 
 def port(value: Any) -> dict[str, Any]:
-    """Read {"port": 8888, "service_type": "ingress"}."""
+    """Read {"port": 8888, "service_type": "ingress"}; the port is from 1 to 65535, and "ingress" is the default and
+    only type."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'A port is {"port": 8888}.')
     for key in value:
@@ -225,8 +227,8 @@ def port(value: Any) -> dict[str, Any]:
 
 
 def not_yet(what: str) -> Reader:
-    """Return a reader that accepts only the empty value: a field for a feature that does not exist yet is
-    refused instead of ignored."""
+    """Return a reader that accepts only empty values, so that a field for a feature that does not exist yet is
+    refused instead of ignored. `what`: the feature's name in the message."""
 
     def read(value: Any) -> Any:
         if value:

@@ -25,8 +25,8 @@ def open_connection(parts: SplitResult, timeout: float) -> http.client.HTTPConne
 
 
 def retry_delay(retry_after: str | None, attempt: int) -> float:
-    """Return how many seconds to wait before a retry: what Retry-After asks for (seconds or a date), else 0.5, 1, 2
-    and so on; at most LONGEST_WAIT_SECONDS."""
+    """Return how many seconds to wait before a retry: what the header `retry_after` asks for (seconds or a date);
+    without it 0.5, 1, 2 and so on for `attempt` 1, 2, 3. At most LONGEST_WAIT_SECONDS."""
     if retry_after is None:
         return min(0.25 * 2.0**attempt, LONGEST_WAIT_SECONDS)
     try:

@@ -21,7 +21,8 @@ _SHOWN = 5
 
 
 def parse_duration(text: str) -> int:
-    """Return seconds. A number without a unit is in seconds; parts are added: "1h 30m" -> 5400."""
+    """Return seconds. A number without a unit is in seconds; parts are added: "1h 30m" -> 5400. Raise ValueError for
+    any other text, also an empty one."""
     total, position = 0, 0
     while not position or position < len(text):
         match = _DURATION_PART.match(text, position)
@@ -41,7 +42,7 @@ def write_duration(seconds: int | None) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Return MiB: "512", "512Mi", "16Gi" or "1.5G"."""
+    """Return MiB for "512" or "512Mi", "16Gi" or "1.5G". Raise ValueError for any other text."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(text)
@@ -68,13 +69,15 @@ def write_number(number: float) -> str:
 
 
 def parse_speeds(text: str) -> dict[str, float]:
-    """Return {"1": 6.0, "2": 8.6} for `1=6.0,2=8.6`, {} for an empty text."""
+    """Return {"1": 6.0, "2": 8.6} for `1=6.0,2=8.6`, {} for an empty text. The names are numbers of workers, which
+    are not checked here."""
     pairs = [parse_pair(part.strip()) for part in text.split(",")] if text.strip() else []
     return {workers: float(speed) for workers, speed in pairs}
 
 
 def parse_pair(text: str) -> tuple[str, str]:
-    """Return the name and value of "NAME=VALUE"; blanks around them are dropped."""
+    """Return the name and value of "NAME=VALUE", with any blanks around them. The value may contain `=` or be
+    empty."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ValueError(text)

@@ -83,7 +83,8 @@ def save_new_user(user: User, *, actor: Actor) -> User:
 def edit_user(
     user: User, *, actor: Actor, is_admin: bool | None = None, is_active: bool | None = None
 ) -> User:
-    """Change a user's site role, or lock the account. Raise Conflict for the last active admin."""
+    """Change a user's site role, or lock or unlock the account; None leaves a value unchanged. Raise Forbidden
+    unless the actor is an admin, Conflict if no active admin would be left."""
     require_admin(actor)
     before = {"is_admin": user.is_admin, "is_active": user.is_active}
     user.is_admin = user.is_admin if is_admin is None else is_admin
@@ -110,7 +111,11 @@ def require_strong_password(password: str, user: User) -> None:
 def issue_token(
     user: User, name: str, *, actor: Actor, days: int = TOKEN_DAYS, is_read_only: bool = False
 ) -> tuple[Token, str]:
-    """Return a new token and its secret, which is shown once and never stored."""
+    """Return a new token of `user`, valid for `days`, and its secret, which is shown once and never stored.
+
+    Raise Forbidden for a read-only actor, and for another user's token unless the actor is an admin; Invalid for
+    `days` outside 1 to TOKEN_MOST_DAYS.
+    """
     require_write(actor)
     if actor.user is not None and actor.user.pk != user.pk and not actor.is_admin:
         raise Forbidden("Only an admin may create a token for another user.")
@@ -132,8 +137,12 @@ def issue_token(
 
 
 def revoke_token(token: Token, *, actor: Actor) -> None:
-    """Revoke a token; the hub closes its live connections when it reads the event. Raise Conflict for the bootstrap
-    token, which its setting would restore."""
+    """Revoke a token, also if it is revoked already. Live connections opened with it are closed when the web process
+    reads the event.
+
+    Raise Forbidden for a read-only actor, and for another user's token unless the actor is an admin; Conflict for
+    the bootstrap token, which its setting would restore.
+    """
     require_write(actor)
     if actor.user is not None and actor.user.pk != token.user_id and not actor.is_admin:
         raise Forbidden("Only an admin may revoke another user's token.")
@@ -182,8 +191,8 @@ def is_setup_link_open(secret: str) -> bool:
 
 
 def use_setup_link(secret: str, username: str, password: str) -> User:
-    """Create the first admin. Raise Conflict if an admin exists or the link is used, expired or unknown; Invalid
-    for a weak password."""
+    """Create the first admin. Raise Conflict if an admin exists or the link is used, expired or unknown; Invalid for
+    a refused name or weak password."""
     if not _open_links(secret).exists():
         raise _link_used()
     user = new_user(username, password, actor=SYSTEM, is_admin=True)
@@ -210,7 +219,7 @@ def _has_admin() -> bool:
 
 
 def _close_setup_links(user: User) -> None:
-    """Revoke all setup links, in the transaction that creates the first admin."""
+    """Revoke all setup links if `user` is an admin. Call it in the transaction that creates or promotes the user."""
     if user.is_admin:
         SetupLink.objects.all().delete()
 

@@ -44,7 +44,9 @@ def engine_for_new(sent: Mapping[str, Any]) -> str:
 
 
 def credentials_for(engine: str, sent: Mapping[str, Any], *, is_new: bool) -> dict[str, Any]:
-    """Return the submitted credentials as they are to be encrypted, {} if there are none. Raise Invalid."""
+    """Return the submitted credentials, to be encrypted; {} if there are none. Raise Invalid for a field that this
+    engine does not use, and for values or combinations that the engine's kind refuses. `is_new`: the cluster has
+    none yet."""
     kind = _kind(engine)
     given = {name: sent[name] for name in credential_fields() if sent.get(name)}
     if foreign := given.keys() - kind.credentials.keys():

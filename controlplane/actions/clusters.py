@@ -42,10 +42,10 @@ def register_cluster(
     usage_half_life_hours: int | None = None,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Register a cluster; it is then checked, and its nodes are discovered.
+    """Register a cluster. If its kind has a preflight, it is checked before use; its nodes are then discovered.
 
-    Raise Forbidden unless the actor is an admin, Invalid for an unknown scheduler, Conflict if the name is
-    taken.
+    `usage_half_life_hours` None: the server's setting. Raise Forbidden unless the actor is an admin, Invalid for a
+    scheduler that the engine lacks, Conflict if the name is taken.
     """
     require_admin(actor)
     _check_scheduler(engine, scheduler)
@@ -80,10 +80,11 @@ def edit_cluster(
     actor: Actor,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Change a cluster: scheduler, settings (replaced as a whole), half-life of past use, or credentials.
+    """Change a cluster: `scheduler`, `settings` (replaced as a whole), `usage_half_life_hours` or credentials.
 
-    A context without a kubeconfig applies to the stored kubeconfig. Raise Forbidden, Invalid for a scheduler
-    that the engine lacks, Conflict if projects or running pods forbid the change.
+    Credentials that consist of a context alone select another context of the stored kubeconfig. Raise Forbidden
+    unless the actor is an admin, Invalid for a scheduler that the engine lacks, Conflict if projects or running pods
+    forbid the change or the stored credentials cannot be decrypted.
     """
     require_admin(actor)
     _check_scheduler(cluster.engine, changes.get("scheduler", cluster.scheduler))
@@ -104,7 +105,8 @@ def edit_cluster(
 
 
 def check_cluster(cluster: Cluster, *, actor: Actor) -> Cluster:
-    """Request a new preflight. Raise Conflict for an engine without one."""
+    """Request a new preflight. Raise Forbidden unless the actor is an admin, Conflict for an engine without a
+    preflight."""
     require_admin(actor)
     if not engine_kind(cluster.engine).has_checks:
         raise Conflict(
@@ -118,8 +120,11 @@ def check_cluster(cluster: Cluster, *, actor: Actor) -> Cluster:
 
 
 def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
-    """Detach a cluster and erase its credentials. Raise Conflict while it has projects, unfinished jobs or pending
-    cleanup commands."""
+    """Detach a cluster, erase its credentials and delete its nodes. Raise Forbidden unless the actor is an admin.
+
+    Raise Conflict while the cluster has projects or unfinished jobs, or, while it is reachable, cleanup commands
+    that may still succeed.
+    """
     require_admin(actor)
     with transaction.atomic():
         _refuse_in_use(cluster)
@@ -144,8 +149,9 @@ def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
 
 
 def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: datetime) -> None:
-    """Write a preflight's result: without failures, attach the cluster with the checked settings; with
-    failures, refuse it, or keep an attached cluster's old settings.
+    """Write a preflight's result (`checks`: dicts with `name`, `outcome`, `message` and `without_it`): without
+    failures, attach the cluster with the checked settings; with failures, refuse it, or keep an attached cluster's
+    old settings.
 
     Writes nothing if the cluster was detached or a later check is pending.
     """

@@ -13,7 +13,8 @@ from controlplane.models import Department, Event
 
 
 def create_department(fields: Mapping[str, Any], *, actor: Actor) -> Department:
-    """Create a department from validated model fields. Raise Forbidden, or Conflict if the name is taken."""
+    """Create a department from validated model fields. Raise Forbidden unless the actor is an admin, Conflict if the
+    name is taken."""
     require_admin(actor)
     try:
         with transaction.atomic():
@@ -25,7 +26,7 @@ def create_department(fields: Mapping[str, Any], *, actor: Actor) -> Department:
 
 
 def edit_department(department: Department, changes: Mapping[str, Any], *, actor: Actor) -> Department:
-    """Change a department's share. Raises Forbidden."""
+    """Change model fields of a department: its share of the GPUs. Raise Forbidden unless the actor is an admin."""
     require_admin(actor)
     before = department.share_values()
     with transaction.atomic():
@@ -35,7 +36,7 @@ def edit_department(department: Department, changes: Mapping[str, Any], *, actor
 
 
 def delete_department(department: Department, *, actor: Actor) -> None:
-    """Delete a department. Raises Conflict while it has projects."""
+    """Delete a department. Raise Forbidden unless the actor is an admin, Conflict while it has projects."""
     require_admin(actor)
     with transaction.atomic():
         names = list(department.projects.order_by("name").values_list("name", flat=True))

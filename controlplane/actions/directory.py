@@ -22,7 +22,7 @@ _lookups = Throttle(LOOKUPS, LOOKUP_SECONDS)
 
 def find_user(username: str, project: Project, *, actor: Actor) -> User | None:
     """Return the user with exactly this name, who is to be added to `project`; None if there is none. Raise
-    TooManyAttempts.
+    TooManyAttempts if the actor has looked up too many names.
 
     Look-ups by admins, and of current members, are neither limited nor audited.
     """
@@ -34,11 +34,11 @@ def find_user(username: str, project: Project, *, actor: Actor) -> User | None:
 
 
 def user_names_starting_with(prefix: str, project_name: str, *, actor: Actor) -> list[str]:
-    """Return up to NAMES_MOST names of active users that start with `prefix`, ignoring case, sorted, without
-    current members.
+    """Return up to NAMES_MOST names of active users that start with `prefix`, ignoring case, sorted, without current
+    members.
 
-    Raise NotVisible, Forbidden unless owner or admin, Invalid for a prefix shorter than PREFIX_LEAST,
-    TooManyAttempts.
+    Raise NotVisible if the actor cannot see the project, Forbidden unless owner or admin, Invalid for a prefix
+    outside PREFIX_LEAST to 150 characters, TooManyAttempts if the actor has looked up too many names.
     """
     project = project_for(actor, project_name, needed=Role.OWNER)
     if not PREFIX_LEAST <= len(prefix) <= 150 or "\0" in prefix:

@@ -10,7 +10,7 @@ from controlplane.models import Cluster, Event, Node, NodePool
 
 
 def cordon_node(node: Node, *, actor: Actor) -> Node:
-    """Stop placing new pods on the node; its present pods stay."""
+    """Stop placing new pods on the node; its present pods stay. Raise Forbidden unless the actor is an admin."""
     require_admin(actor)
     with transaction.atomic():
         event = write_cordon(node, True, "node.cordoned", actor)
@@ -22,7 +22,7 @@ def cordon_node(node: Node, *, actor: Actor) -> Node:
 def uncordon_node(node: Node, *, actor: Actor) -> Node:
     """Allow new pods on the node again, and withdraw an interruption notice that was given in Trainyard.
 
-    Raise Conflict while the cluster itself announces an interruption.
+    Raise Forbidden unless the actor is an admin, Conflict while the cluster itself announces an interruption.
     """
     require_admin(actor)
     with transaction.atomic():
@@ -36,7 +36,8 @@ def uncordon_node(node: Node, *, actor: Actor) -> Node:
 
 
 def _withdraw_notice(node: Node, actor: Actor) -> Event | None:
-    """Withdraw the notice and write its audit row; return the event, None without a notice."""
+    """Withdraw the interruption notice and write its audit row; return the unsaved event, None without a notice.
+    Raise Conflict if the notice is the cluster's own."""
     if node.interruption_at is None:
         return None
     if not node.interruption_by:
@@ -53,7 +54,8 @@ def _withdraw_notice(node: Node, actor: Actor) -> Event | None:
 
 
 def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Event | None:
-    """Set or clear the cordon and write its audit row; return the event, None if nothing changes."""
+    """Set or clear the cordon and write its audit row. Return the unsaved event, of this `kind`; None if nothing
+    changes."""
     changed = Node.objects.filter(pk=node.pk, is_cordoned=not is_cordoned).update(is_cordoned=is_cordoned)
     node.is_cordoned = is_cordoned
     if changed != 1:
@@ -63,7 +65,8 @@ def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Even
 
 
 def create_pool(cluster: Cluster, name: str, *, actor: Actor, is_spot: bool = False) -> NodePool:
-    """Create a node pool. Raise Conflict if the name is taken."""
+    """Create a node pool; `is_spot` as in `mark_pool`. Raise Forbidden unless the actor is an admin, Conflict if the
+    name is taken."""
     require_admin(actor)
     try:
         with transaction.atomic():
@@ -76,7 +79,8 @@ def create_pool(cluster: Cluster, name: str, *, actor: Actor, is_spot: bool = Fa
 
 
 def mark_pool(pool: NodePool, is_spot: bool, *, actor: Actor) -> NodePool:
-    """Set whether the provider of a pool's nodes may take them away at any time (spot nodes)."""
+    """Set whether a pool consists of spot nodes, which their provider may take away at any time. Raise Forbidden
+    unless the actor is an admin."""
     require_admin(actor)
     with transaction.atomic():
         changed = NodePool.objects.filter(pk=pool.pk, is_spot=not is_spot).update(is_spot=is_spot)
@@ -89,7 +93,7 @@ def mark_pool(pool: NodePool, is_spot: bool, *, actor: Actor) -> NodePool:
 
 
 def set_node_pool(node: Node, pool: NodePool | None, *, actor: Actor) -> Node:
-    """Move a node to a pool; None removes it from its pool."""
+    """Move a node to a pool; None removes it from its pool. Raise Forbidden unless the actor is an admin."""
     require_admin(actor)
     with transaction.atomic():
         before = {"pool": node.pool.name if node.pool else None}

@@ -20,9 +20,10 @@ def set_password(
 ) -> int:
     """Set a password: one's own with the `current` one, or as an admin another user's without it.
 
-    Hashes, so call it outside transactions. Ends sessions and tokens like `save_password`, and returns how
-    many tokens were revoked. Raise Forbidden, Invalid (wrong current password, weak new one), TooManyAttempts
-    after wrong current passwords.
+    Hashes, so call it outside transactions. Ends sessions and tokens like `save_password`, and returns how many
+    tokens were revoked. Raise Forbidden for a read-only actor, for one's own password if the account has none yet,
+    and for another user's unless the actor is an admin; Invalid for a wrong current or weak new password,
+    TooManyAttempts after wrong current passwords.
     """
     hashed = hash_password(user, password, actor=actor, current=current)
     return save_password(user, hashed, actor=actor, keep_tokens=keep_tokens)
@@ -46,8 +47,9 @@ def hash_password(user: User, password: str, *, actor: Actor, current: str = "")
 def save_password(user: User, hashed: str, *, actor: Actor, keep_tokens: bool = False) -> int:
     """Store the hash that `hash_password` returned; return how many tokens were revoked.
 
-    Ends the user's other sessions and, unless `keep_tokens`, revokes all API tokens except the one of this
-    request: a person who had the old password may have created them.
+    Ends all sessions of the user (the caller renews the session of its own request) and, unless `keep_tokens`,
+    revokes all API tokens except the one of this request and the bootstrap token: a person who had the old password
+    may have created them.
     """
     user.password = hashed
     with transaction.atomic():

@@ -31,7 +31,8 @@ OWNER_FIELDS = frozenset({"description", "interactive_max_seconds", "interactive
 
 
 def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
-    """Create a project from validated model fields. Raise Forbidden, or Conflict if the name is taken."""
+    """Create a project from validated model fields. Raise Forbidden unless the actor is an admin, Conflict if the
+    name is taken or the cluster still holds objects of a deleted project with this name."""
     require_admin(actor)
     _refuse_while_cleaning_up(fields["name"], fields["cluster"])
     try:
@@ -45,8 +46,12 @@ def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
 
 
 def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) -> Project:
-    """Change fields of a project. Owners may change the description and the interactive limits, admins all fields.
-    Raise Conflict for a move to another cluster while the project has jobs, volumes or snapshots."""
+    """Change fields of a project. Owners may change OWNER_FIELDS, admins all; raise Forbidden otherwise. The caller
+    checks that the actor is an owner.
+
+    Raise Conflict for a move to another cluster while the project has jobs, volumes or snapshots, or while that
+    cluster still holds objects of a deleted project with this name.
+    """
     if not set(changes) <= OWNER_FIELDS:
         require_admin(actor)
     with transaction.atomic():
@@ -66,8 +71,8 @@ def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) 
 
 
 def delete_project(project: Project, *, actor: Actor) -> None:
-    """Delete a project with its finished jobs. Raise Conflict while jobs are unfinished, while it has volumes or
-    snapshots, and while jobs of other projects mount its datasets."""
+    """Delete a project with its finished jobs. Raise Forbidden unless the actor is an admin, Conflict while jobs are
+    unfinished, while it has volumes or snapshots, and while jobs of other projects mount its datasets."""
     require_admin(actor)
     with transaction.atomic():
         for app in holdings():
@@ -82,8 +87,8 @@ def delete_project(project: Project, *, actor: Actor) -> None:
 
 
 def taken_along(project: Project) -> dict[str, Any]:
-    """Return what deleting the project would remove, as counts by noun, and its namespace, if any, which
-    stays until the cluster is reachable."""
+    """Return what deleting the project would remove: the counts of `counts_of`, `members`, and `namespace` (None
+    without one), which stays until the `cluster` is reachable (`is_reachable`)."""
     return {
         "cluster": project.cluster.name,
         "is_reachable": project.cluster.is_reachable,
@@ -94,7 +99,8 @@ def taken_along(project: Project) -> dict[str, Any]:
 
 
 def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Membership:
-    """Give a user a role in a project, or change the role. Raise Invalid (unknown role), Conflict (last owner)."""
+    """Give a user a role in a project, or change the role. The caller checks that the actor may. Raise Invalid for
+    an unknown role, Conflict if no owner would be left."""
     if role not in Role.ORDER:
         raise invalid("/role", "unknown_role", f"The role is one of: {', '.join(Role.ORDER)}.")
     with transaction.atomic():
@@ -109,7 +115,8 @@ def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Memb
 
 
 def remove_member(project: Project, user: User, *, actor: Actor) -> None:
-    """Remove a user from a project. Raise Conflict for the last owner."""
+    """Remove a user from a project; does nothing for other users. The caller checks that the actor may. Raise
+    Conflict for the last owner."""
     with transaction.atomic():
         _keep_an_owner(project, user, None)
         Membership.objects.filter(project=project, user=user).delete()

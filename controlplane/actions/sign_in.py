@@ -33,7 +33,8 @@ _USED_GRAIN = timedelta(minutes=5)
 def check_password(username: str, password: str, address: str) -> User | None:
     """Return the user with this name and password; None if they are wrong or the account is locked.
 
-    Wrong attempts count per name and per address, on pages and REST together. Raise TooManyAttempts.
+    Wrong attempts are limited per client address, and per name from one address, on pages and REST together. Raise
+    TooManyAttempts beyond a limit, without checking the password.
     """
     place = address_key((address, 0))
     key = (username.casefold(), place)
@@ -60,7 +61,8 @@ def forget_attempts() -> None:
 
 
 def actor_of_secret(secret: str, now: datetime, *, address: str = "", request_id: str = "") -> Actor | None:
-    """Return the actor with this bearer secret; None if it is unknown, revoked or expired, or its user is locked."""
+    """Return the actor with this bearer secret; None if it is unknown, revoked or expired, or its user is locked.
+    `address` and `request_id` are stored in the actor, for the audit log."""
     token = token_owner(secret, now)
     if token is None and _is_bootstrap(secret):
         register_bootstrap_token()

@@ -35,7 +35,7 @@ UNREADABLE = (
 
 
 def checked_key(header: str) -> str:
-    """Return the key if it is valid. Raise Problem (400)."""
+    """Return the key. Raise Problem (400) unless it is 1 to 255 printable ASCII characters."""
     if not (1 <= len(header) <= 255 and header.isascii() and header.isprintable()):
         raise bad_request(
             "/", "bad_idempotency_key", "An Idempotency-Key is 1 to 255 printable ASCII characters."
@@ -50,8 +50,8 @@ def digest_of_request(method: str, path: str, body: Any) -> str:
 
 
 def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Return the response of `work`; for a repeated key the stored response, without running `work`. Raise
-    Problem (422) if the key was used for another request."""
+    """Return the response of `work`; for a key that `user` repeats the stored response, without running `work`.
+    Raise Problem (422) if the key was used with another `digest`, which is `digest_of_request`."""
     try:
         with transaction.atomic():
             _forget_old()

@@ -32,7 +32,7 @@ def listed(items: Schema) -> Schema:
 
 
 def record(about: str, **properties: Schema) -> Schema:
-    """Return the schema of an object with exactly these fields, all required."""
+    """Return the schema of an object with exactly these fields, all required. `about`: its description."""
     return {
         "type": "object",
         "description": about,

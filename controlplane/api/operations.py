@@ -69,8 +69,8 @@ DESCRIPTIONS: dict[Callable[..., HttpResponseBase], Description] = {}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A route's response. `revision`: the editable part of the object, from which the ETag is made that
-    If-Match must name."""
+    """A route's response. `revision`: the editable part of the object, from which the ETag is made; None for a
+    response without ETag."""
 
     data: Any
     status: int = 200
@@ -114,10 +114,9 @@ class Call:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """Return the body's fields, parsed on first use, and raise Invalid.
+        """Return the body's fields, parsed on first use. Raise Invalid or Problem, as `read_body`.
 
-        Views check access before they read it, so that a caller without access gets 404 whatever the body
-        contains.
+        Views check access before they read it, so that a caller without access gets 404 whatever the body contains.
         """
         return self._read_body()
 
@@ -127,8 +126,8 @@ class Call:
         _ = self.body
 
     def require_match(self, row: models.Model, revision: Callable[[Any], Any]) -> None:
-        """Lock and reload the row, then raise Problem (412) if If-Match names a revision other than the
-        present one. Does nothing without If-Match."""
+        """Lock and reload the row, then raise Problem (412) unless If-Match names its present revision;
+        `revision(row)` returns what the ETag is made from. Does nothing without If-Match or if it is `*`."""
         wanted = self.request.META.get("HTTP_IF_MATCH")
         if wanted is None or wanted.strip() == "*":
             return

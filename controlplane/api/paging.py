@@ -89,8 +89,8 @@ def paged(
     fetch: Callable[[QuerySet[Any]], Sequence[Any]],
     shape: Callable[[Sequence[Any]], list[dict[str, Any]]],
 ) -> Answer:
-    """Return one page. `fetch` reads a sliced queryset into rows (dicts or models) with the ordering's columns;
-    `shape` converts the page's rows to their JSON form."""
+    """Return one page of `rows`, filtered and ordered by the call's query fields. `fetch` reads a sliced queryset
+    into rows (dicts or models) with the ordering's columns; `shape` converts the page's rows to their JSON form."""
     rows = _filtered(call, rows, listing)
     ordering, limit = call.query["ordering"], call.query["limit"]
     position = _position(call, listing)

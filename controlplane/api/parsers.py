@@ -20,7 +20,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class StrictJSONParser(BaseParser):
-    """Parses application/json. Raise Problem with a code that names the error."""
+    """Parses application/json. Raise Problem: 413 for a body that is too large, else 400 as `parse_json`."""
 
     media_type = "application/json"
     most_bytes = MAX_BODY_BYTES
@@ -43,7 +43,8 @@ class StrictJSONParser(BaseParser):
 
 
 def parse_json(raw: bytes) -> Any:
-    """Return the value of a JSON text in UTF-8. Raise Problem (400)."""
+    """Return the value of a JSON text in UTF-8. Raise Problem (400) if it is no strict JSON, with a code that names
+    the error."""
     _check_depth(raw)
     try:
         value = json.loads(

@@ -40,7 +40,7 @@ def read_query(query: QueryDict, known: Mapping[str, Parameter]) -> dict[str, An
 
 
 def text(about: str) -> Parameter:
-    """Declare a field with any text."""
+    """Declare a field with any text, None if absent. `about`: the description for the API's document."""
     return Parameter(_text, {"type": "string"}, about)
 
 
@@ -65,7 +65,8 @@ def choices(values: tuple[str, ...], about: str) -> Parameter:
 
 
 def whole(low: int, high: int, about: str, default: int | None = None) -> Parameter:
-    """Declare a whole number within a range."""
+    """Declare a whole number from `low` to `high`; `default` is its value if the field is absent. `about`: the
+    description for the API's document."""
 
     def read(value: str) -> int:
         digits = value.removeprefix("-")
@@ -77,7 +78,7 @@ def whole(low: int, high: int, about: str, default: int | None = None) -> Parame
 
 
 def switch(about: str, default: bool | None = None) -> Parameter:
-    """Declare a boolean: true or false."""
+    """Declare a boolean: true or false; `default` is its value if the field is absent."""
 
     def read(value: str) -> bool:
         if value not in ("true", "false"):

@@ -20,7 +20,8 @@ _CLOSED_PIPE = 141
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line; return the exit code. Errors of users and servers are printed, not raised."""
+    """Run one command line (None: that of the process); return the exit code. Errors of users and servers are
+    printed, not raised."""
     try:
         code = run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -37,7 +38,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(argv: list[str]) -> int:
-    """Find and run the command of one command line; return the exit code. Raises CliError."""
+    """Find and run the command of one command line; return the exit code. Raises CliError if the command is unknown
+    or fails."""
     # Imported here, as in the functions below, so that a command loads only the modules that it uses.
     from controlplane.cli.aliases import rewrite
 
@@ -75,7 +77,7 @@ def execute(command: registry.Command, words: list[str], trailing: list[str] | N
 
 
 def load(command: registry.Command) -> ModuleType:
-    """Return the module that holds a command."""
+    """Return the module that contains the function of a command."""
     return importlib.import_module(f"controlplane.cli.commands.{command.target.partition(':')[0]}")
 
 

@@ -94,8 +94,8 @@ class Client:
         return self.request("DELETE", path, query=query).body
 
     def pages(self, path: str, query: Query, limit: int) -> dict[str, Any]:
-        """Read the pages of a list up to `limit` rows and join them; `next` of the result is None after the last
-        page."""
+        """Read the pages of a list up to `limit` rows. Return the last page with all rows in `results`; `next` is
+        None if no rows follow it."""
         # 500 is the largest page that the server gives.
         page: dict[str, Any] = self.get(path, {**query, "limit": min(limit, 500)})
         results: list[Any] = list(page["results"])
@@ -114,8 +114,9 @@ class Client:
         key: str | None = None,
         extra: dict[str, str] | None = None,
     ) -> Response:
-        """Send a request and read the response; retries temporary refusals. Raises ApiError for a status of
-        400 or more."""
+        """Send a request and read the response; retries temporary refusals. `key`: the Idempotency-Key, else
+        generated; `extra`: more headers. Raises ApiError for a status of 400 or more, CliError if the server cannot
+        be reached."""
         headers = self._headers(method, extra or {}, key)
         payload = None if body is None else _encoded(body)
         if payload is not None:
@@ -123,8 +124,8 @@ class Client:
         return self._attempts(method, self._target(path, query), payload, headers)
 
     def upload(self, path: str, pieces: Callable[[], Iterator[bytes]], size: int, media: str) -> Any:
-        """PUT a body of `size` bytes and return the response's JSON. `pieces` is called again for each
-        retry."""
+        """PUT a body of `size` bytes and content type `media`; return the response's JSON. `pieces` is called again
+        for each retry."""
         headers = self._headers("PUT", {"Content-Type": media, "Content-Length": str(size)}, None)
         return self._attempts("PUT", self._target(path, None), pieces, headers).body
 
@@ -135,8 +136,9 @@ class Client:
         extra: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> Iterator[bytes]:
-        """Yield the body of a GET in pieces as they arrive. Uses a connection of its own, which is closed
-        with the iterator."""
+        """Yield the body of a GET in pieces as they arrive. Raises ApiError for a status of 400 or more, CliError if
+        the server cannot be reached or sends nothing for `timeout` seconds. Uses a connection of its own, which is
+        closed with the iterator."""
         connection = open_connection(self._parts, timeout)
         try:
             headers = {**self._headers("GET", extra or {}, None), "Accept": "text/event-stream"}
@@ -153,8 +155,9 @@ class Client:
             connection.close()
 
     def open(self, path: str, extra: Mapping[str, str]) -> http.client.HTTPResponse:
-        """Return the response to a GET, to be read in pieces. Uses a connection of its own; closing the
-        response closes it."""
+        """Return the response to a GET with `extra` headers, to be read in pieces. Raises ApiError for a status of
+        400 or more, CliError if the server cannot be reached. Uses a connection of its own, which closing the
+        response closes."""
         connection = open_connection(self._parts, self._timeout)
         try:
             connection.request(
@@ -220,7 +223,8 @@ class Client:
     def _exchange_again(
         self, method: str, target: str, payload: Payload, headers: dict[str, str]
     ) -> Response:
-        """Send one request. Repeat it once if the server had closed the persistent connection."""
+        """Send one request. Repeat it once if the connection broke, because the server may have closed a persistent
+        one. Raises CliError if the server cannot be reached."""
         try:
             return self._exchange(method, target, payload, headers)
         # Servers close persistent connections at any time; a write's key makes repeating it safe.

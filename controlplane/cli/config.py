@@ -62,8 +62,8 @@ class Config:
 
     @property
     def context_name(self) -> str:
-        """Return the name of the context in use: the selected one, else the current one, unless TRAINYARD_URL
-        points to another server."""
+        """Return the name of the context in use: the selected one, else the current one. If TRAINYARD_URL points to
+        another server, that server's context, or the URL itself if none is stored for it."""
         if self._wanted_context:
             return self._wanted_context
         current, url = self.file["current"], self._environ.get("TRAINYARD_URL", "").rstrip("/")
@@ -87,7 +87,8 @@ class Config:
 
     @property
     def url(self) -> str:
-        """Return the server's base URL, without a trailing slash."""
+        """Return the base URL of the server: TRAINYARD_URL, else the context's, else DEFAULT_URL; without a trailing
+        slash."""
         return (self._environ.get("TRAINYARD_URL") or self.context.get("url") or DEFAULT_URL).rstrip("/")
 
     @property
@@ -102,7 +103,8 @@ class Config:
         return self._environ.get("TRAINYARD_PROJECT") or self.context.get("project", "")
 
     def update_context(self, name: str, changes: Context) -> None:
-        """Merge `changes` into context `name`, make it current and write the file."""
+        """Set the keys of `changes` in context `name`, creating it if missing, make it the current one and write the
+        file."""
         self._merge(name, changes)
         self.file["current"] = name
         self.save()

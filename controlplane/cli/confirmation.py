@@ -27,8 +27,8 @@ def add_preview(parser: Parser, shows: str) -> None:
 
 
 def confirm_name(name: str, question: str, done: str) -> None:
-    """Ask for a name, to be typed on the terminal. Raises CliError if it is another. `done`: what the command does,
-    for the message."""
+    """Ask `question` on standard error, to be answered by typing `name`. Raises CliError for any other answer.
+    `done`: what the command does, as a participle for the message."""
     print(f"{question} ({name}): ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != name:
         raise CliError(f"nothing was {done}")

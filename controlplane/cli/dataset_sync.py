@@ -65,7 +65,7 @@ class Binding:
         self._folder = Path(session.config.path).absolute().parent / "sync" / key.hexdigest()[:32]
 
     def dataset(self) -> str:
-        """Return the id of the directory's dataset, "" if none was stored."""
+        """Return the id of the directory's dataset, "" if none was stored or the file is damaged."""
         try:
             return str(json.loads((self._folder / "dataset.json").read_text())["id"])
         except (OSError, ValueError, KeyError):
@@ -105,10 +105,11 @@ def send_directory(
     is_full: bool,
     adopt: str,
 ) -> Synced:
-    """Send the contents that the server lacks, and the manifest. Raises CliError for files that could not be
-    read.
+    """Send the contents that the server lacks, and the manifest. Raises CliError as `_read`, and if the server still
+    lacks contents after a second pass.
 
-    `listing`: of the directory; `newest`: the manifest hash of the newest version; `adopt`: see `_read`.
+    `listing`: of the directory; `newest`: the manifest hash of the newest version, "" without one; `is_full`: read
+    also files that the index has as unchanged; `adopt`: see `_read`.
     """
     index = binding.index(dataset["id"])
     found = _read(session, dataset, binding, None if is_full else index, newest, adopt, listing)
@@ -131,8 +132,10 @@ def _read(
     adopt: str,
     listing: Listing | None = None,
 ) -> Synced:
-    """Read the files of the directory and send the contents that the server lacks.
+    """Read the files of the directory and send the contents that the server lacks. Raises CliError if files could
+    not be read or sent.
 
+    `index`: the stat index, None to read every file; `newest`: the manifest hash of the newest version, "" for none.
     `listing`: the files; None walks the directory. `adopt`: how large files become contents of a lake on this
     machine (datasets.storage.files.Sharing).
     """
@@ -171,8 +174,8 @@ def _read(
 
 
 def _nearby(session: Session, dataset: dict[str, Any], adopt: str) -> SinkSpec | None:
-    """Return a sink that writes into the dataset's lake directly; None unless the lake is on this machine and
-    writable for this user."""
+    """Return a sink that writes into the dataset's lake directly; None unless the lake is on this machine, the user
+    can write to it, and the server supports this. `adopt`: see `_read`."""
     if not (machine := machine_mark()):
         return None
     try:
@@ -217,8 +220,12 @@ def fetch_version(session: Session, version: dict[str, Any], target: Path) -> in
 
 
 def fetch_tree(session: Session, path: str, name: str, target: Path) -> int:
-    """Write the files of the manifest `name`, of the resource at `path`, below `target`. Keeps equal existing
-    files and refuses different ones. Return the number of files written."""
+    """Write the files of the resource at the API path `path` below `target`, verified by its manifest, whose hash is
+    `name`. Return the number of files written.
+
+    Keeps existing files that are equal. Raises CliError for existing files that differ, damaged data and failures of
+    connection or disk; repeating the call continues.
+    """
     try:
         manifest = checked(decode(fetch(session, f"{path}/manifest")))
     except ManifestInvalid as error:
@@ -277,7 +284,8 @@ def make_directories(root: bytes, directories: Iterable[bytes]) -> None:
 
 
 def _batches(manifest: Manifest, places: list[int]) -> Iterator[list[int]]:
-    """Yield ranges of consecutive indexes to fetch with one request each; a large file is a range of its own."""
+    """Yield the indexes `places`, in batches to be fetched with one request each: consecutive files, or one large
+    file."""
     batch: list[int] = []
     size = 0
     for place in places:
@@ -311,7 +319,8 @@ def _fetch_batch(session: Session, path: str, manifest: Manifest, batch: list[in
 
 
 def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]]) -> None:
-    """Write one file under a temporary name, verify it, and rename it to its own name."""
+    """Write one file below `root` under a temporary name, verify it, and rename it to its own name; a link is
+    created directly. Raises CliError if the content is damaged or a link leads out of `root`."""
     path = os.path.join(root, entry.path)
     if entry.kind == LINK:
         target = b"".join(pieces())
@@ -364,13 +373,13 @@ def _hash(path: bytes) -> bytes:
 
 
 def fetch(session: Session, path: str) -> bytes:
-    """Return the body of a GET as bytes."""
+    """Return the body of a GET as bytes. Raises as `Client.open`."""
     with open_stream(session, path) as answer:
         return answer.read()
 
 
 def open_stream(session: Session, path: str) -> http.client.HTTPResponse:
-    """Return the response to a GET, to be read in pieces."""
+    """Return the response to a GET for bytes, to be read in pieces. Raises as `Client.open`."""
     return session.client.open(path, BYTES_TYPE)
 
 

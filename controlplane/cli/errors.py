@@ -81,7 +81,7 @@ class ApiError(CliError):
 
 
 def exit_code_of(status: int) -> int:
-    """Return the exit code for an HTTP error status."""
+    """Return the exit code for an HTTP error status; FAILED for one without a code of its own."""
     return _CODES_BY_STATUS.get(status, FAILED)
 
 

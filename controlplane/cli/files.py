@@ -21,8 +21,8 @@ def read_text(path: str) -> str:
 
 
 def parse_yaml(text: str, what: str, hint: str) -> Any:
-    """Return the parsed YAML. Raises ValueError if it is invalid, and CliError (2) if PyYAML is not
-    installed; `what` and `hint` are for that message."""
+    """Return the parsed YAML. Raises ValueError if it is invalid, CliError (2) if PyYAML is not installed: `what`
+    names the file's content in its message, `hint` is its hint."""
     try:
         import yaml
     except ImportError as error:

@@ -24,14 +24,14 @@ def duration(seconds: float | None) -> str:
 
 
 def age(moment: str | None) -> str:
-    """Return the age of an RFC 3339 time."""
+    """Return how long ago an RFC 3339 time was, as `duration` does; "" for None."""
     if not moment:
         return ""
     return duration(time.time() - datetime.fromisoformat(moment).timestamp())
 
 
 def local_time(moment: str | None) -> str:
-    """Return an RFC 3339 time with seconds, in UTC."""
+    """Return an RFC 3339 time in UTC (not in the local zone), to the second; an empty text for None."""
     if not moment:
         return ""
     return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
@@ -147,7 +147,7 @@ def _number(value: object) -> float | None:
 
 
 def pairs(mapping: dict[str, Any] | None) -> str:
-    """Format a mapping: `a=1, b=2`."""
+    """Format a mapping: `a=1, b=2`; "" for None."""
     return ", ".join(f"{key}={value}" for key, value in (mapping or {}).items())
 
 

@@ -1,9 +1,9 @@
-"""The part of kubectl's jsonpath that scripts use: `{.results[*].name}`, `{.status.pods[0].node}`, text
-around braces.
+"""The part of kubectl's jsonpath that scripts use: `{.results[*].name}`, `{.status.pods[0].node}`, text around
+braces.
 
-Supported in braces: `.name`, `['name']`, `[3]`, `[-1]`, `[*]`, `.*`, `[?(@.path=="text")]`, a quoted text
-such as `{", "}`, and `{range .path[*]} ... {end}`, which repeats its body for each value. A path without
-braces is read as if it had them. A missing name yields nothing.
+Supported in braces: `.name`, `['name']`, `[3]`, `[-1]`, `[*]`, `.*`, `[?(@.path=="text")]` (also with `!=`), a
+quoted text such as `{", "}`, and `{range .path[*]} ... {end}`, which repeats its body for each value. A path without
+braces is read as if it had them. A missing name yields nothing. Malformed templates raise CliError.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _STEP = re.compile(
 
 
 def render(template: str, document: Any) -> str:
-    """Return the template's text for `document`; several values of one path are joined by a space, as in
-    kubectl."""
+    """Return the template's text for `document`; several values of one path are joined by a space, as in kubectl.
+    Raises CliError if the template is malformed."""
     if "{" not in template:
         template = "{%s}" % (template if template.startswith((".", "[")) else f".{template}")
     tokens = list(_tokens(template))
@@ -39,7 +39,7 @@ def render(template: str, document: Any) -> str:
 
 
 def values(path: str, document: Any) -> list[Any]:
-    """Return every value that `path` finds in `document`, in order."""
+    """Return every value that `path` finds in `document`, in order. Raises CliError if the path is malformed."""
     found, position = [document], 0
     path = path.removeprefix("$")
     while position < len(path):

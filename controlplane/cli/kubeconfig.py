@@ -24,8 +24,9 @@ _FILES = {
 
 
 def read_context(path: str, context: str | None) -> str:
-    """Return the kubeconfig text to send, from the file at `path` ("-": standard input): only the named or
-    the current context, with the content of referenced files. Raises CliError (2) if it cannot be read."""
+    """Return the kubeconfig text to send, from the file at `path` ("-": standard input): only the context named,
+    else the current one, with the content of referenced files. Raises CliError (2) if a file cannot be read or there
+    is no such context."""
     text = read_text(path)
     config = _parsed(text, path)
     name = context or config.get("current-context")
@@ -78,7 +79,8 @@ def _named(config: Entry, plural: str, name: object) -> Entry:
 
 
 def _inlined(config: Entry, singular: str, chosen: Entry, folder: str) -> Entry:
-    """Return the cluster or user of the context, with file contents in place of paths."""
+    """Return the `singular` ("cluster" or "user") of the `chosen` context, with file contents in place of paths,
+    which are relative to `folder`."""
     entry = _named(config, f"{singular}s", chosen["context"].get(singular))
     content = dict(entry[singular])
     for path_field, data_field in _FILES.items():
@@ -92,7 +94,8 @@ def _inlined(config: Entry, singular: str, chosen: Entry, folder: str) -> Entry:
 
 
 def _bytes(folder: str, path: str) -> bytes:
-    """Return the content of a file; paths in a kubeconfig are relative to it."""
+    """Return the content of a file; `path` is relative to `folder`, the kubeconfig's own. Raises CliError if it
+    cannot be read."""
     try:
         with open(os.path.join(folder, os.path.expanduser(path)), "rb") as file:
             return file.read()

@@ -26,7 +26,8 @@ FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out"})
 
 
 def job_id(session: Session, name: str) -> str:
-    """Return the id of the project's newest job with that name; an id is returned unchanged."""
+    """Return the id of the project's newest job with that name; an id is returned unchanged, without a request.
+    Raises CliError if no job has the name."""
     return name if is_id(name) else jobs_named(session, name, limit=1)[0]
 
 
@@ -36,7 +37,8 @@ def is_id(name: str) -> bool:
 
 
 def jobs_named(session: Session, name: str, limit: int = 500) -> list[str]:
-    """Return the ids of the project's jobs with that name, newest first. Raises CliError if there is none."""
+    """Return the ids of the project's jobs with that name, newest first, at most `limit`. Raises CliError if there
+    is none."""
     return [str(row["id"]) for row in _rows_named(session, name, limit)]
 
 
@@ -46,8 +48,8 @@ def newest_job(session: Session, name: str) -> dict[str, Any]:
 
 
 def project_rows(session: Session, path: str, query: dict[str, Any]) -> dict[str, Any]:
-    """Return the rows of a list that belong to the project. Raises CliError (3) if there is no such project: an empty
-    list would hide a misspelt name."""
+    """Return the list at the API path, filtered by `query` and to the project: at most ROWS_MOST rows. Raises
+    CliError (3) if there is no such project: an empty list would hide a misspelt name."""
     rows = session.client.pages(path, {"project": session.project, **query}, ROWS_MOST)
     if not rows["results"]:
         session.get(session.project_path)
@@ -55,7 +57,8 @@ def project_rows(session: Session, path: str, query: dict[str, Any]) -> dict[str
 
 
 def require_name(name: str, what: str) -> None:
-    """Raise CliError for an empty name, as an unset variable of a script leaves it."""
+    """Raise CliError for an empty name, as an unset variable of a script leaves it. `what`: the kind of object, for
+    the message."""
     if not name:
         raise CliError(f"an empty name names no {what}", USAGE)
 
@@ -72,7 +75,8 @@ def _rows_named(session: Session, name: str, limit: int) -> list[dict[str, Any]]
 
 
 def each_name(names: list[str], session: Session, act: Callable[[str], None]) -> int:
-    """Call `act` for each name, also after errors; return the worst exit code. Stops at an unreachable server."""
+    """Call `act` for each name, also after errors, which are printed; return the worst exit code. Raises the error
+    of a single name, and any error that would recur: unreachable server, timeout, wrong usage, missing login."""
     worst = DONE
     for name in names:
         try:

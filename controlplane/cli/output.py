@@ -60,7 +60,7 @@ class Output:
             self.line(summary)
 
     def data(self, document: Any) -> None:
-        """Print the document as JSON, as YAML or through the jsonpath."""
+        """Print the document as JSON, as YAML or through the jsonpath, as -o says."""
         if self.form == "yaml":
             from controlplane.cli import yaml_dump
 
@@ -112,7 +112,7 @@ def as_json(document: Any, indent: int | None = None) -> str:
 
 
 def checked_format(text: str) -> str:
-    """Return the value of -o. Raises CliError if there is no such format."""
+    """Return the value of -o unchanged. Raises CliError if there is no such format."""
     if text in FORMATS or text.startswith(JSONPATH):
         return text
     raise CliError(f"-o {text}: no such format", USAGE, f"one of: {', '.join(FORMATS)}, jsonpath=PATH")

@@ -101,8 +101,8 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 def glue_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Turn `--args --lr=1` into `--args=--lr=1`: the word after such a flag is its value even if it begins
-    with a dash."""
+    """Turn `--args --lr=1` into `--args=--lr=1` for each of the `flags`: the word after such a flag is its value
+    even if it begins with a dash."""
     glued: list[str] = []
     for word in words:
         if glued and glued[-1] in flags:

@@ -24,7 +24,7 @@ _NO_STATUS = 1005
 
 
 def outcome(payload: bytes) -> dict[str, Any] | None:
-    """Return the content of the message that reports a program's exit; None for any other message. Raises
+    """Return the message that reports a program's exit, with its `exit_code`; None for any other message. Raises
     CliError for an error message."""
     message: dict[str, Any] = json.loads(payload)
     if message.get("op") == "error":
@@ -34,7 +34,7 @@ def outcome(payload: bytes) -> dict[str, Any] | None:
 
 
 def exit_code_of_close(closed: Closed, what: str) -> int:
-    """Return 0 for a normal close; raises CliError for any other."""
+    """Return 0 for a normal close; raises CliError for any other. `what`: the subject of its message."""
     if closed.code in (NORMAL_CLOSURE, _NO_STATUS):
         return DONE
     raise CliError(f"{what} ended: {closed.reason or closed.code}", FAILED)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A command: one line of `yard help`."""
+    """A command: one line of `yard help`. `path`: the words that call it; `target`: see above. `is_watchable`: it
+    accepts `--watch`; `takes_command`: it accepts a command line after `--`."""
 
     path: str
     target: str

@@ -63,11 +63,11 @@ class Session:
         return f"projects/{segment(self.project)}"
 
     def pause(self, seconds: float) -> None:
-        """Wait `seconds` before the next attempt; tests replace it."""
+        """Wait `seconds`; a method, so that tests replace it."""
         time.sleep(seconds)
 
     def get(self, path: str, **query: str | int | bool | None) -> Any:
-        """Send a GET and return the response's JSON."""
+        """Send a GET and return the response's JSON. Raises ApiError for a refusal."""
         return self.client.get(path, query)
 
 

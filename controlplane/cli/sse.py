@@ -71,7 +71,8 @@ def events(client: Client, path: str, query: Query, last_id: str = "") -> Iterat
 
 
 def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], None]) -> Iterator[Event]:
-    """Yield events across reconnects; each connection continues after the last event that had an id."""
+    """Yield events across reconnects; each connection continues after the last event that had an id. Raises CliError
+    for a permanent error, and after MAX_BREAKS breaks in a row; `sleep` waits between them."""
     breaks, last_id = 0, ""
     while True:
         failure: CliError | None = None
@@ -91,8 +92,8 @@ def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], N
 
 
 def patiently(look: Callable[[], T], sleep: Callable[[float], None]) -> T:
-    """Return what `look` returns. Retries for about a minute while the server is unreachable, for example
-    during a restart."""
+    """Return what `look` returns. Retries temporary errors for about a minute, for example while the server
+    restarts; then and for other errors raises the CliError."""
     for attempt in range(1, MAX_BREAKS + 1):
         try:
             return look()
@@ -119,7 +120,7 @@ class ChangeListener:
         threading.Thread(target=self._listen, name="changes", daemon=True).start()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the topic changes, or changed since the last call; at most `seconds`."""
+        """Wait at most `seconds` until the topic changes; return at once if it changed since the last call."""
         self._changed.wait(seconds)
         self._changed.clear()
 

@@ -37,7 +37,8 @@ STATE_STYLES = {
 
 
 class Column(NamedTuple):
-    """A column: its heading, how to read a row's cell, and whether only `-o wide` shows it."""
+    """A column: its heading, the function from a row to the cell, whether only `-o wide` shows it, and whether it is
+    aligned to the right."""
 
     heading: str
     cell: Callable[[Row], object]

@@ -17,7 +17,8 @@ _CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 
 def watch_command(function: Callable[[Namespace, Session], int], args: Namespace, session: Session) -> int:
-    """Show the output of `function`, again at every change, until Ctrl-C."""
+    """Show the output of `function` and, after every change in the control plane, again if it differs; ends with
+    exit code 0 at Ctrl-C."""
     shown: str | None = None
     session.output.is_line_per_answer = True
     look = partial(_captured, function, args, session)

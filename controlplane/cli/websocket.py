@@ -108,7 +108,8 @@ class WebSocket:
         self._socket.sendall(encode_frame(opcode, payload, os.urandom(4)))
 
     def receive(self) -> list[tuple[int, bytes]]:
-        """Wait for bytes and return the messages that they complete, possibly none. Raises Closed."""
+        """Wait for bytes and return the messages that they complete, possibly none, as (opcode, payload). Raises
+        Closed once the other side has closed and all messages before that were returned."""
         if not self._ready:
             piece = self._socket.recv(65_536)
             if not piece:
@@ -152,8 +153,8 @@ class WebSocket:
 
 
 def connect(url: str, path: str, headers: dict[str, str], timeout: float = 10.0) -> WebSocket:
-    """Open `path` on the server at `url`. Raises ApiError if it refuses and CliError if it cannot be
-    reached."""
+    """Open `path` on the server at `url`; `timeout` (seconds) limits the handshake only. Raises ApiError if the
+    server refuses, CliError if it cannot be reached or does not support websockets."""
     parts = urlsplit(url)
     key = base64.b64encode(os.urandom(16)).decode()
     try:
@@ -203,7 +204,8 @@ def _request(parts: SplitResult, path: str, headers: dict[str, str]) -> bytes:
 
 
 def _answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
-    """Return the response's status, its headers by lower-case name, and the bytes received after them."""
+    """Return the response's status (0 if malformed), its headers by lower-case name, and the bytes received after
+    them. Raises ConnectionResetError if the response is incomplete or too long."""
     received = b""
     while b"\r\n\r\n" not in received:
         piece = connection.recv(4096)

@@ -38,7 +38,8 @@ def encrypt(credentials: Mapping[str, Any]) -> str:
 
 
 def decrypt(stored: str) -> dict[str, Any]:
-    """Return the mapping that was passed to `encrypt`; {} for "". Raise CredentialsUnreadable."""
+    """Return the mapping that was passed to `encrypt`; {} for "". Raise CredentialsUnreadable if it was encrypted
+    with a key that this installation lacks."""
     from cryptography.fernet import InvalidToken
 
     if not stored:
@@ -64,7 +65,8 @@ def installation() -> str:
 
 
 def engine_settings(cluster: Cluster) -> dict[str, Any]:
-    """Return the settings and credentials for engines.registry.open_engine. Raises CredentialsUnreadable."""
+    """Return the settings for engines.registry.open_engine: the cluster's own, and its decrypted credentials,
+    scheduler and name. Raises CredentialsUnreadable as `decrypt`."""
     return {
         **cluster.settings,
         "installation": installation(),

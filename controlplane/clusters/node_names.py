@@ -6,7 +6,8 @@ from __future__ import annotations
 
 
 def name_here(theirs: str, suffix: str) -> str:
-    """Return Trainyard's name for the cluster's node `theirs`; "" stays "" (no node)."""
+    """Return Trainyard's name for the cluster's node `theirs`: with the cluster's `suffix` appended, if it has one.
+    "" (no node) stays ""."""
     return f"{theirs}.{suffix}" if theirs and suffix else theirs
 
 

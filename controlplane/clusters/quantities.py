@@ -35,22 +35,25 @@ def _read(text: str) -> Fraction:
 
 
 def whole(quantity: object) -> int:
-    """Return a quantity as an integer in its base unit, rounded down: for available amounts. Raise ValueError."""
+    """Return a quantity as an integer in its base unit, rounded down: for available amounts. Raise ValueError if it
+    is no quantity."""
     return int(amount(quantity))
 
 
 def pieces(quantity: object) -> int:
-    """Return a quantity as an integer in its base unit, rounded up: for requested amounts. Raise ValueError."""
+    """Return a quantity as an integer in its base unit, rounded up: for requested amounts. Raise ValueError if it is
+    no quantity."""
     return -int(-amount(quantity) // 1)
 
 
 def milli(quantity: object) -> int:
-    """Return a quantity in thousandths of its base unit, rounded up as kube-scheduler does. Raise ValueError."""
+    """Return a quantity in thousandths of its base unit, rounded up as kube-scheduler does. Raise ValueError if it
+    is no quantity."""
     return -int(-amount(quantity) * 1000 // 1)
 
 
 def mib(quantity: object) -> int:
-    """Return a quantity of bytes in MiB, rounded up. Raise ValueError."""
+    """Return a quantity of bytes in MiB, rounded up. Raise ValueError if it is no quantity."""
     return -int(-amount(quantity) / MIB // 1)
 
 

@@ -35,7 +35,8 @@ class Knob(NamedTuple):
 
 
 def name_like(pattern: re.Pattern[str], longest: int, what: str) -> Reader:
-    """Return a reader of strings that match the whole pattern; `what` describes them in the error message."""
+    """Return a reader of strings of at most `longest` characters that match the whole pattern; `what` describes them
+    in the error message."""
     return matching(pattern, longest, "bad_name", f"This must be {what}.")
 
 

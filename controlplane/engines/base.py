@@ -335,7 +335,7 @@ class Shell(Protocol):
     def fileno(self) -> int: ...
 
     def read(self, limit: int = 65536) -> bytes:
-        """Return output, blocking until there is some; empty when the shell has ended."""
+        """Return at most `limit` bytes of output, blocking until there is some; b"" when the shell has ended."""
 
     def write(self, data: bytes) -> int:
         """Write input without blocking. Return how many bytes were accepted: 0 while the terminal is full (poll
@@ -344,7 +344,7 @@ class Shell(Protocol):
     def resize(self, columns: int, rows: int) -> None: ...
 
     def close(self) -> int | None:
-        """End the shell and everything in it. Return its exit code if it had ended by itself."""
+        """End the shell and everything in it. Return its exit code if it had ended by itself, else None."""
 
 
 STDOUT, STDERR = 1, 2
@@ -364,8 +364,8 @@ class Process(Protocol):
         """Return a descriptor that becomes writable when there is room for input."""
 
     def read(self, limit: int = 65536) -> tuple[int, bytes]:
-        """Return STDOUT or STDERR and the bytes read, without blocking; the bytes may be empty. Raise EOFError at the
-        end of all output."""
+        """Return STDOUT or STDERR and at most `limit` bytes from it, without blocking; the bytes may be empty. Raise
+        EOFError at the end of all output."""
 
     def write(self, data: bytes) -> int:
         """Write input without blocking. Return how many bytes were accepted; all are discarded once the command has
@@ -375,7 +375,7 @@ class Process(Protocol):
         """Close the command's input."""
 
     def close(self) -> int | None:
-        """End the command and its session. Return its exit code if it had ended by itself."""
+        """End the command and its session. Return its exit code if it had ended by itself, else None."""
 
 
 class Engine(Protocol):
@@ -387,14 +387,14 @@ class Engine(Protocol):
     def nodes(self) -> tuple[NodeReport, ...]: ...
 
     def start(self, spec: PodSpec) -> None:
-        """Start the pod once; a repeat, even from another process, has no effect. Raise EngineRefused."""
+        """Start the pod once; a repeat from any process has no effect. Raise EngineRefused if it cannot be
+        started."""
 
     def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
-        """Send the stop signal, and kill the pod after the grace period; returns immediately. A repeat can
-        only shorten the grace period.
+        """Send the stop signal, and kill the pod after `grace_seconds`; returns immediately. A repeat can only
+        shorten the grace period.
 
-        Stopping a pod that was never started prevents its start for good; `project`, its project, is needed
-        for that.
+        Stopping a pod that was never started prevents its start for good; that needs `project`, the pod's project.
         """
 
     def pods(self) -> tuple[PodReport, ...]:
@@ -413,19 +413,22 @@ class Engine(Protocol):
         """Remove what the job's pods keep between attempts: working directories and checkpoints."""
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
-        """Return lines from a byte offset of the pod's log. Raises EngineRefused(NO_SUCH_POD)."""
+        """Return at most `limit` lines from a byte offset of the pod's log. Raises EngineRefused(NO_SUCH_POD) for an
+        unknown or forgotten pod."""
 
     def usage(self) -> tuple[UsageReport, ...]:
         """Return one report per device, in node and device order."""
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
-        """Open a shell in a running pod. Raises EngineRefused."""
+        """Open a shell of this size in characters in a pod. Raises EngineRefused if the pod does not run or has
+        none."""
 
     def run_command(self, pod_name: str, command: Sequence[str]) -> Process:
-        """Run a command in a running pod; an empty one runs a shell that reads its input. Raises EngineRefused."""
+        """Run a command in a running pod, a shell if it is empty. Raises EngineRefused if either cannot run."""
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
-        """Return a stream connected to a running pod's port. Raises EngineRefused, or OSError if nothing listens."""
+        """Return a stream to a running pod's port. Raises EngineRefused if it has none, OSError if nothing
+        listens."""
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         """Keep the logs of exactly these pods (name -> file of the log store) up to date from now on.
@@ -437,9 +440,9 @@ class Engine(Protocol):
     def sync_projects(
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
     ) -> None:
-        """Create, update and remove the cluster's objects so that they match these projects. Called every few seconds
-        with all projects; unchanged ones cost no call. Raise EngineRefused for the first refused one, after
-        processing the others."""
+        """Create, update and remove the cluster's objects so that they match these projects and departments. Called
+        every few seconds with all of them; unchanged ones cost no call. Raise EngineRefused for the first refused
+        one, after processing the others."""
 
     def forget_project(self, project: str) -> None:
         """Remove the cluster's objects of a deleted project. Never touches objects of other owners."""
@@ -464,8 +467,8 @@ class MembershipEngine(Protocol):
     """The additional interface of engines with the capability MEMBERSHIP."""
 
     def exchange(self, pod_name: str, membership: str) -> MemberReport:
-        """Replace an elastic pod's membership file if it differs ("" leaves it unchanged); return the pod's
-        status report, which is empty for an absent pod."""
+        """Replace an elastic pod's membership file if it differs from `membership` (JSON text; "" leaves it
+        unchanged). Return the pod's status report, which is empty for an absent pod."""
 
 
 POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

@@ -65,7 +65,7 @@ class ClusterForm:
 
 
 def accept_credentials(given: Mapping[str, Any], is_new: bool, may_run_programs: bool) -> None:
-    """Accept all credentials: for kinds whose readers check enough."""
+    """Accept all credentials: a `check_credentials` for kinds whose readers check enough."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,8 @@ class MemoryEngine(EngineDefaults):
     # Methods by which tests, benchmarks and replays control pods.
 
     def finish(self, pod_name: str, exit_code: int = 0, reason: str = "", message: str = "") -> None:
-        """End a running pod at the clock's present time."""
+        """End a running pod at the clock's present time. `reason` "" is COMPLETED for exit code 0, else EXIT_CODE.
+        Raise KeyError for an unknown pod."""
         with self._changed:
             pod = self._pods[pod_name]
             own_reason = base.COMPLETED if exit_code == 0 else base.EXIT_CODE
@@ -240,7 +241,7 @@ class MemoryEngine(EngineDefaults):
         pod.utilization, pod.memory_used_mib = utilization, memory_used_mib
 
     def print_line(self, pod_name: str, text: str) -> None:
-        """Append a line to the pod's log."""
+        """Append a line to the pod's log; does nothing for a pod that was only stopped."""
         spec = self._pods[pod_name].spec
         if spec is not None:
             writer = LogWriter(spec.log_path)
@@ -321,7 +322,7 @@ class MemoryEngine(EngineDefaults):
 
 
 def shared_engine(settings: Mapping[str, Any], state_dir: Path) -> MemoryEngine:
-    """Return this process's engine for these settings, shared by all callers."""
+    """Return this process's engine for these settings and `state_dir`, shared by all callers."""
     return _shared_engine(json.dumps(settings, sort_keys=True), str(state_dir))
 
 

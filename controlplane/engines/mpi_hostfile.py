@@ -17,7 +17,7 @@ SSH_OPTIONS = (
 
 
 def host_files(hosts: Iterable[str]) -> Mapping[str, str]:
-    """Return file name -> text. `hosts`: one entry per rank; a repeated host gets several ranks."""
+    """Return file name -> text of both formats. `hosts`: one entry per rank; a repeated host gets several ranks."""
     slots = Counter(hosts)
     return {
         OPEN_MPI_FILE: "".join(f"{host} slots={count}\n" for host, count in slots.items()),

@@ -26,7 +26,8 @@ class Folders:
         self._root, self._path, self._fd = root, "", os.open(root, _FOLDER_FLAGS)
 
     def open(self, path: str) -> int:
-        """Return a descriptor of the directory at `path`, created if missing. Valid until the next call."""
+        """Return a descriptor of the directory at `path` ("" for the root), created if missing. Valid until the next
+        call. Raise OSError if a link or file is in the path."""
         if path != self._path:
             self.close()
             self._fd, self._path = os.open(self._root, _FOLDER_FLAGS), path
@@ -85,10 +86,10 @@ def _noted(pieces: Iterator[bytes], note: Callable[[bytes], None]) -> Iterator[b
 
 
 def place(path: str, kind: str, pieces: Iterator[bytes], folders: Folders) -> None:
-    """Write a file, or a symbolic link whose target is the content, replacing an earlier one.
+    """Write a file, or a symbolic link whose target is the content, at `path`, replacing an earlier file or link.
+    `kind`: FILE, EXECUTABLE or LINK; `pieces`: the content.
 
-    Raise NotADirectoryError, IsADirectoryError or FileExistsError if something of another kind is in its
-    place.
+    Raise NotADirectoryError, IsADirectoryError or FileExistsError if something of another kind is in its place.
     """
     parent, _, name = path.rpartition("/")
     folder = folders.open(parent)

@@ -28,7 +28,8 @@ def identity_env(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
 
 
 def device_env(spec: PodSpec, indexes: Iterable[int]) -> dict[str, str]:
-    """Return the variables that name the pod's devices and its share of each."""
+    """Return the variables that name the devices `indexes` and the pod's share: GPU fraction and memory of the
+    smallest one."""
     share = min((share.milli_gpus for share in spec.devices), default=0)
     memory_mib = min((share.memory_mib for share in spec.devices), default=0)
     return {

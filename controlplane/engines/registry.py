@@ -49,7 +49,7 @@ def check_cluster(kind: str, settings: Mapping[str, Any]) -> tuple[Check, ...]:
 
 
 def parse_clusters(text: str) -> tuple[ClusterDeclaration, ...]:
-    """Read `local:dgx1-1=8x32768,dgx1-2=8x32768`; several clusters are separated by `;`.
+    """Read `local:dgx1-1=8x32768,dgx1-2=8x32768`; several clusters are separated by `;`. Raise ClustersSyntaxError.
 
     A node is NAME=GPUSxMIB, optionally followed by @POOL. `local:nvml` selects the machine's own GPUs.
     `kubernetes:in-cluster` is the cluster in which this process runs, `kubernetes:/path/to/kubeconfig@context`

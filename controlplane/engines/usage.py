@@ -23,12 +23,13 @@ def known_sum(amounts: Iterable[int | None]) -> int | None:
 
 
 def part_of(amount: int | None, parts: int) -> int | None:
-    """Return one of `parts` equal parts of an amount, None if unknown."""
+    """Return one of `parts` equal parts of an amount, rounded down; None if the amount is unknown."""
     return None if amount is None else amount // parts
 
 
 def device_usage(node: str, index: int, holders: Sequence[Holder]) -> UsageReport:
-    """Return a device's report: its holders' utilisation weighted by share, and their memory."""
+    """Return the report of device `index` of `node`: its holders' utilisation weighted by share (an unknown one
+    counts as 0), and the memory of those that are known."""
     utilization = sum((usage.utilization or 0.0) * milli_gpus / 1000 for usage, milli_gpus, _ in holders)
     return UsageReport(
         node,

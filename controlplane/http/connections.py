@@ -64,7 +64,7 @@ class Limits:
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration, with the limits on connections."""
+    """uvicorn's configuration, with protocols that enforce `limits`. `options`: more settings of uvicorn."""
 
     def __init__(self, app: Any, limits: Limits, **options: Any) -> None:
         super().__init__(
@@ -84,7 +84,8 @@ class ServerConfig(uvicorn.Config):
 
 
 class OpenConnections:
-    """The open connections of one server. Call its methods on the event loop."""
+    """The open connections of one server, with the limits on their number and the regular check of each. Call its
+    methods on the event loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -99,8 +100,8 @@ class OpenConnections:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def enter(self, connection: "LimitedHttp", address: str) -> tuple[int, str, str] | None:
-        """Count a new connection, also one that is refused. Return None, or (status, code, detail) of the
-        refusal."""
+        """Count a new connection, also one that is refused; at the limit, close the longest idle one. Return None,
+        or (status, code, detail) of the refusal. `address`: a key of `address_key`."""
         has_room = self._count < self._most
         if not has_room and self._waiting:
             longest, _ = self._waiting.popitem(last=False)
@@ -168,7 +169,8 @@ class OpenConnections:
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """One HTTP connection with a bounded request head and a time limit on every wait for the client."""
+    """One HTTP connection that enforces limits: on the size of the request head, and on the time of every wait for
+    the client."""
 
     config: ServerConfig
 
@@ -305,7 +307,8 @@ class LimitedHttp(HttpToolsProtocol):
         self._refuse(STATUS, TOO_LARGE.code, TOO_LARGE.detail)
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Send an error and close, without calling the application."""
+        """Send an error and close, without calling the application. If an earlier response is still being sent,
+        close without an error."""
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused, self._received_at = True, self.loop.time()

@@ -35,7 +35,8 @@ class FairQueue:
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
-        """Context manager that waits for a turn and holds it. Raise QueueFull."""
+        """Context manager that waits until a request of `client` (a key of `Clients.client_of`) may run, and ends
+        its run. Raise QueueFull if too many requests wait already."""
         if self._free:
             self._free -= 1
         else:
@@ -84,7 +85,8 @@ class Clients:
         self._users: OrderedDict[bytes, str] = OrderedDict()
 
     def client_of(self, credential: bytes, address: str) -> str:
-        """Return the key of the client that sends a request: the user of a known credential, else the address."""
+        """Return the key of the client that sends a request: the user of a known credential, else the address (also
+        for b"")."""
         user = self._users.get(_digest(credential)) if credential else None
         return f"user {user}" if user else f"address {address}"
 

@@ -29,7 +29,7 @@ class Throttle:
         self._lock = threading.Lock()
 
     def attempt(self, key: Hashable) -> None:
-        """Count an attempt. Raise TooManyAttempts beyond the limit."""
+        """Count an attempt. Raise TooManyAttempts, without counting it, if the limit is reached."""
         now = self._clock()
         with self._lock:
             made = self._attempts.setdefault(key, deque())

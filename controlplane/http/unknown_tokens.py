@@ -10,7 +10,7 @@ _attempts = Throttle(UNKNOWN_TOKENS_PER_MINUTE, 60)
 
 
 def note_unknown_token(address: str) -> None:
-    """Count a token that belongs to no user. Raise TooManyAttempts."""
+    """Count a token that belongs to no user. Raise TooManyAttempts if the address has sent too many."""
     _attempts.attempt(address_key((address, 0)))
 
 

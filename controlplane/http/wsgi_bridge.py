@@ -243,8 +243,8 @@ def credential_in(headers: Headers) -> bytes:
 
 
 async def read_body(scope: Scope, receive: Receive, most_bytes: int = BODY_MOST_BYTES) -> bytes:
-    """Return the request's body. Raise BodyTooLarge (for a large Content-Length before reading), BodyTooSlow or
-    Disconnected."""
+    """Return the request's body. Raise BodyTooLarge above `most_bytes` (for a large Content-Length before reading),
+    BodyTooSlow after BODY_MOST_SECONDS, Disconnected."""
     announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     if announced.isdigit() and int(announced) > most_bytes:
         raise BodyTooLarge

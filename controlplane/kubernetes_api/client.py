@@ -114,7 +114,8 @@ class Client:
         return self._call("PATCH", path, query, body, "application/apply-patch+yaml", priority=CREATE)
 
     def merge(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Send a merge patch for labels, finalizers or status of an existing object. Return the patched object."""
+        """Send a merge patch for labels, finalizers or status of an existing object. Return the patched object.
+        Raise ApiError 404 if it is absent."""
         query = {"fieldManager": FIELD_MANAGER}
         return self._call("PATCH", path, query, body, "application/merge-patch+json", priority=URGENT)
 
@@ -134,8 +135,8 @@ class Client:
             raise
 
     def delete(self, path: str, *, grace_seconds: int | None = None, uid: str | None = None) -> Any | None:
-        """Return the object being deleted, or a Status; None if it is absent. Raise ApiError 409 if `uid` is
-        given and the object has another one."""
+        """Return the object being deleted, or a Status; None if it is absent. `grace_seconds` None: the object's
+        own. Raise ApiError 409 if `uid` is given and the object has another one."""
         body: dict[str, Any] = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
@@ -196,8 +197,8 @@ class Client:
         priority: int = READ,
         timeout_seconds: float = RETRYING_SECONDS,
     ) -> None:
-        """Wait until the rate limit allows one more request, and count it; call it before requests that other
-        code sends. Raise Unreachable after the time-out."""
+        """Wait until the rate limit allows one more request, and count it; call it before requests that other code
+        sends. `priority`: lower numbers first. Raise Unreachable after the time-out."""
         if not self.bucket.acquire(priority, timeout_seconds):
             raise Unreachable("Too many calls are waiting for their turn.")
         # Incrementing a counter is not atomic between threads.
@@ -257,8 +258,8 @@ class Client:
         *,
         is_stream: bool = False,
     ) -> BaseHTTPResponse:
-        """Send one request when the rate limit allows it; after a 401 once more with new credentials. Raise
-        _TryAgain or Unreachable."""
+        """Send one request when the rate limit allows it; after a 401 once more with new credentials. Return the
+        response, of any status. Raise _TryAgain for a failure worth a retry, else Unreachable."""
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
         for may_renew in (True, False):
             self.take_turn(method, path, query, priority=priority)
@@ -299,7 +300,8 @@ class Client:
         return response
 
     def _refuse(self, response: BaseHTTPResponse, path: str) -> None:
-        """Raise the exception for a response other than 2xx."""
+        """Raise the exception for a response other than 2xx: _TryAgain for 429 and 5xx of the server itself, else
+        ApiError."""
         try:
             error = ApiError(response.status, without_token(response.data, self._credentials))
         except HTTPError as cut:

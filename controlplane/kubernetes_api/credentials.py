@@ -95,8 +95,8 @@ class Access:
     expires_at: datetime | None = None
 
     def headers(self) -> dict[str, str]:
-        """Return the header with the current credentials. May run a login program. Raise Refused or
-        Unreachable."""
+        """Return the Authorization header with the current token; {} without a token. May run a login program. Raise
+        Refused or Unreachable if no token can be obtained."""
         token = self.token.current()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -123,10 +123,11 @@ class Access:
 def access_from(
     credentials: Mapping[str, Any], *, allow_exec: bool = False, now: datetime | None = None
 ) -> Access:
-    """Return the access for stored credentials: {"in_cluster": true}, or {"kubeconfig": text, "context": name}
-    with "allow_exec" if an admin has allowed a login program.
+    """Return the access for stored credentials: {"in_cluster": true}, or {"kubeconfig": text, "context": name} with
+    "allow_exec" if an admin has allowed a login program.
 
-    Raise Refused with one of the codes above.
+    Raise Refused with a code of this module if they cannot be used. `now`: when certificates must be valid, None for
+    the present.
     """
     if credentials.get("in_cluster"):
         return access_in_cluster()
@@ -138,8 +139,8 @@ def access_from(
 
 
 def access_in_cluster(directory: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.environ) -> Access:
-    """Return the access of the pod in which this process runs. Its token is read again when the kubelet
-    replaces it."""
+    """Return the access of the pod in which this process runs. Its token is read again when the kubelet replaces it.
+    Raise Refused(NOT_IN_CLUSTER) without a service account."""
     configuration = Configuration()
     try:
         loader = InClusterConfigLoader(directory / "token", directory / "ca.crt", environ=environ)
@@ -288,7 +289,8 @@ def _warnings(configuration: Configuration) -> tuple[str, ...]:
 
 
 def _verifying(configuration: Configuration) -> ssl.SSLContext:
-    """Return a TLS context that verifies the server, unless the kubeconfig disables verification."""
+    """Return a TLS context that verifies the server, unless the kubeconfig disables verification. Raise Refused for
+    an unreadable certificate authority."""
     if not configuration.verify_ssl:
         context = ssl.create_default_context()
         # In this order: Python refuses CERT_NONE while check_hostname is set.

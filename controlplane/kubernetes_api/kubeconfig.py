@@ -44,7 +44,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_kubeconfig(text: str) -> dict[str, Any]:
-    """Return a kubeconfig that has a list of contexts. Raise KubeconfigUnreadable."""
+    """Return a kubeconfig that has a list of contexts. Raise KubeconfigUnreadable if the text is too long, no YAML
+    or something else."""
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise KubeconfigUnreadable(f"The kubeconfig is larger than {MOST_BYTES // 1024} KiB.")
     try:
@@ -62,7 +63,8 @@ def read_kubeconfig(text: str) -> dict[str, Any]:
 
 
 def entries(config: Mapping[str, Any], plural: str) -> list[dict[str, Any]]:
-    """Return the named entries of one list of a kubeconfig."""
+    """Return the entries with a name of one list (`plural`, such as "users") of a kubeconfig; [] if there is no
+    list."""
     found = config.get(plural)
     if not isinstance(found, list):
         return []
@@ -70,8 +72,8 @@ def entries(config: Mapping[str, Any], plural: str) -> list[dict[str, Any]]:
 
 
 def chosen_context(config: Mapping[str, Any], name: str) -> str:
-    """Return the context's name, by default the current context. Raise KubeconfigUnreadable if there is no such
-    context."""
+    """Return the name of the context to use: `name`, or for "" the current context. Raise KubeconfigUnreadable if
+    there is no such context."""
     current = config.get("current-context")
     wanted = name or (current if isinstance(current, str) else "")
     names = [entry["name"] for entry in entries(config, "contexts")]
@@ -102,7 +104,8 @@ def clean_token(token: object) -> str:
 
 
 def secrets_of(text: str) -> tuple[str, ...]:
-    """Return the secrets of a kubeconfig's users, longest first; () if the text is unreadable."""
+    """Return the texts that may be secrets of a kubeconfig's users, longest first; () if the text is unreadable.
+    Texts shorter than LEAST_SECRET are left out."""
     try:
         users = entries(read_kubeconfig(text), "users")
     except KubeconfigUnreadable:

@@ -67,7 +67,7 @@ class TokenBucket:
         self._numbers = itertools.count()
 
     def acquire(self, priority: int = READ, timeout_seconds: float = 60.0) -> bool:
-        """Wait until one request may be sent. Return False after the timeout."""
+        """Wait until one request may be sent; a lower `priority` is served first. Return False after the timeout."""
         deadline = self._clock() + timeout_seconds
         with self._changed:
             ticket = (priority, next(self._numbers))

@@ -125,8 +125,8 @@ class Reflector:
             self._on_change()
 
     def seconds_since_contact(self) -> float:
-        """Return the seconds since the last event: inf before the first list, up to about 65 on a quiet
-        cluster."""
+        """Return the seconds since the server last sent an event or list: inf before the first list, up to about 65
+        on a quiet cluster."""
         return time.monotonic() - self._contact_at
 
     def _run(self) -> None:
@@ -183,7 +183,8 @@ class Reflector:
             self._on_change()
 
     def _watch(self, until: float) -> None:
-        """Apply events until the server ends the watch."""
+        """Apply events until the server ends the watch, at the latest at `until` (monotonic seconds). Raise
+        Unreachable if the server ends it within a second, so that the back-off applies."""
         began = time.monotonic()
         # Random, so that the watches of all resources do not end at the same moment.
         seconds = max(1, round(min(random.uniform(*self._watch_seconds), until - began)))
@@ -275,7 +276,8 @@ class Model:
             return self._put(entry, is_gone=is_gone)
 
     def observe(self, obj: dict[str, Any]) -> bool:
-        """Apply the object that a request returned. Return whether it changed the store."""
+        """Apply the object that a request returned, unless it has no name or version. Return whether it changed the
+        store."""
         if "resourceVersion" not in obj.get("metadata", {}) or not obj["metadata"].get("name"):
             return False
         entry = self.entry(obj)
@@ -293,7 +295,8 @@ class Model:
             self._observed.clear()
 
     def end_list(self, found: Sequence[Entry], version: int | None) -> bool:
-        """Replace the store's content with a list. Return whether anything changed."""
+        """Replace the store's content with the entries of a list of this `version`; newer states that requests
+        returned meanwhile are kept. Return whether anything changed."""
         with self._lock:
             before, before_versions = self._items, self._versions
             self._items = {key: kept for key, _, kept in found}

@@ -109,8 +109,8 @@ class ExecToken:
         self._failure: Exception = Unreachable("no login was tried")
 
     def current(self) -> str | None:
-        """Return the token, running the login program if necessary. After a failure the program is not run
-        for a while, and all callers get the same exception."""
+        """Return the token, running the login program if necessary. Raise Refused or Unreachable as `run_login`;
+        after a failure the program is not run for a while, and all callers get the same exception."""
         with self._lock:
             if self._token is None or self._is_ending():
                 if self._failures and self._clock() < self._again_at:
@@ -141,8 +141,8 @@ class ExecToken:
 
 
 def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
-    """Run a kubeconfig's login program. Return its token and when that expires, None if unknown. Raise Refused
-    or Unreachable."""
+    """Run a kubeconfig's login program. Return its token and when that expires, None if unknown. Raise Refused if
+    the program is absent or prints no token, Unreachable if it fails."""
     command, environment = _login_command(plugin)
     version = str(plugin.get("apiVersion", ""))
     request = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
@@ -167,8 +167,8 @@ def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
 
 
 def _login_command(plugin: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Return the login program's command line and its environment, still without KUBERNETES_EXEC_INFO. Raise
-    Refused."""
+    """Return the login program's command line and its environment, still without KUBERNETES_EXEC_INFO. Raise Refused
+    if the kubeconfig's entry is malformed."""
     environment = {name: os.environ[name] for name in _EXEC_ENVIRONMENT if name in os.environ}
     try:
         environment |= {str(entry["name"]): str(entry["value"]) for entry in plugin.get("env") or ()}

@@ -207,7 +207,7 @@ def _projects_of(users: Iterable[User]) -> dict[int, frozenset[int] | None]:
 
 
 def _netloc(origin: str | None) -> str | None:
-    """Return the host and port of an Origin header, None if it is malformed."""
+    """Return the host and port of an Origin header: "" for a missing one, None for a malformed one."""
     try:
         return urlsplit(origin or "").netloc
     except ValueError:

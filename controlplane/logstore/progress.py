@@ -74,8 +74,8 @@ def latest_progress(log_path: str | Path) -> Progress | None:
 
 
 def find_progress(lines: Iterable[LogLine]) -> Progress | None:
-    """Return the last progress line among these; if a later line reports only a checkpoint, with that
-    checkpoint. None without any."""
+    """Return the last progress line among these, with the checkpoint of a later line that reports only that; None if
+    there is no progress line."""
     checkpoint: Progress | None = None
     for line in reversed(tuple(lines)):
         progress = parse_progress(line.text, line.time_ms)
@@ -88,7 +88,8 @@ def find_progress(lines: Iterable[LogLine]) -> Progress | None:
 
 
 def parse_progress(text: str, time_ms: int) -> Progress | None:
-    """Return the progress in one line of output; None for any other line."""
+    """Return the progress in one line of output, written at `time_ms` (Unix milliseconds); None for any other
+    line."""
     if not text.startswith("{") or '"trainyard"' not in text:
         return None
     try:
@@ -138,7 +139,8 @@ def _with_checkpoint(progress: Progress, later: Progress | None) -> Progress:
 
 
 def _step_with(step: int | None, later: Progress) -> int | None:
-    """Return the completed steps after a line that reports only a checkpoint.
+    """Return the completed steps after a line that reports only a checkpoint; None if `step`, the last reported one,
+    is None.
 
     Programs report at most once per second, so the last reported step may be older than the checkpoint's.
     """

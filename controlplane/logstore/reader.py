@@ -35,9 +35,8 @@ _SAYS_ALL = "output may be missing"
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One record. `is_partial`: the line continues in the stream's next record. `next_offset`: where to resume
-    reading.
-    """
+    """One record: its number, time, stream ("stdout" or "stderr") and text. `is_partial`: the line continues in the
+    stream's next record. `next_offset`: the byte offset at which to resume reading after it."""
 
     n: int
     time_ms: int
@@ -65,7 +64,8 @@ class LogGap:
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Lines and the offset to continue from. `complete`: the pod has ended and these are its last lines."""
+    """Lines, the gaps among them, and the byte offset to continue from. `complete`: the pod has ended and these are
+    its last lines."""
 
     lines: tuple[LogLine, ...] = ()
     next_offset: int = 0
@@ -113,8 +113,8 @@ def log_path(logs_dir: str | Path, job_id: str, attempt: int, rank: int) -> Path
 
 
 def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str | None = None) -> LogPage:
-    """Return at most `limit` lines from a byte offset (0 or a `next_offset`); with `search` only those that contain
-    it.
+    """Return at most `limit` lines and gaps from a byte offset (0 or a `next_offset`); with `search` only lines that
+    contain it. Raise ValueError for a negative offset or a limit below 1.
 
     An offset inside a record starts at the next one; one beyond the end, or a missing log, gives an empty page. A
     page may be short or empty without being `complete`: continue at `next_offset`.
@@ -137,8 +137,8 @@ def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str 
 
 
 def tail(path: str | Path, n: int) -> LogPage:
-    """Return the last `n` lines, and the offset from which to follow the log. Reads backwards, so the length of the
-    log does not matter."""
+    """Return the last `n` lines, and the offset from which to follow the log; fewer lines if they span more than
+    SCAN_BYTES. Reads backwards, so the length of the log does not matter. A missing log gives an empty page."""
     if not os.path.exists(path):
         return LogPage()
     with _open(path) as file:
@@ -154,7 +154,8 @@ def tail(path: str | Path, n: int) -> LogPage:
 
 
 def line_before(path: str | Path, time_ms: int) -> int:
-    """Return the number of the last line written at or before a time, 0 if there is none. Bisects the file."""
+    """Return the number of the last line written at or before `time_ms` (Unix milliseconds), 0 if there is none or
+    no log. Bisects the file."""
     if not os.path.exists(path):
         return 0
     with _open(path) as file:
@@ -213,7 +214,7 @@ def _whole_records(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _seek_record(file: BinaryIO, offset: int) -> int:
-    """Seek to the first record that starts at or after the offset."""
+    """Seek to the first record that starts at or after the offset, and return its offset."""
     if offset == 0:
         return 0
     file.seek(offset - 1)
@@ -223,8 +224,8 @@ def _seek_record(file: BinaryIO, offset: int) -> int:
 
 
 def _tail_start(file: BinaryIO, size: int, n: int) -> int:
-    """Return the offset of a record from which at least `n` numbered lines follow to the end (gap and end
-    records are not numbered)."""
+    """Return the offset of a record from which at least `n` numbered lines follow to the end, if SCAN_BYTES contain
+    them (gap and end records are not numbered)."""
     wanted, position, found = n + 2, size, 0
     limit_bytes = max(SCAN_BYTES, _TAIL_BLOCK_BYTES + 2 * MAX_TEXT_BYTES)
     while position > 0 and size - position < limit_bytes:

@@ -38,7 +38,8 @@ class LogWriter:
         self._partial: dict[bytes, bytes] = {}
 
     def feed(self, kind: bytes, data: bytes) -> None:
-        """Take output; complete lines are written at once, the rest when its newline arrives."""
+        """Take output of a stream (`kind`: STDOUT or STDERR); complete lines and pieces of MAX_TEXT_BYTES are
+        written at once, the rest when its newline arrives."""
         *lines, rest = (self._partial.get(kind, b"") + data).split(b"\n")
         records = [record for line in lines for record in self._split(kind, line, is_whole=True)]
         while len(rest) >= MAX_TEXT_BYTES:

@@ -14,8 +14,8 @@ _DETAILS = "details"
 
 
 def seen_event(row: Mapping[str, Any], sees: Sees, project: str | None) -> dict[str, Any]:
-    """Return the fields of an event of `project` (None: of no project) for a reader of that project who may
-    see the jobs of the projects `sees` (None: all).
+    """Return the fields of an event of `project` (None: of no project) as a reader of that project may see them.
+    `sees`: the projects whose jobs the reader may see (None: all); names of other jobs are hidden.
 
     Every event that leaves the process must pass this function.
     """

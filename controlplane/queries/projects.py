@@ -13,7 +13,7 @@ from controlplane.notation import decimal
 
 def project_rows(projects: Sequence[Project]) -> list[dict[str, Any]]:
     """Return projects in REST form, with members and status. The caller loads `cluster` and `department` with the
-    projects."""
+    projects (select_related)."""
     ids = [project.pk for project in projects]
     members, standings = _members(ids), project_statuses(ids)
     return [_shape(project, members[project.pk], standings.get(project.pk, {})) for project in projects]

@@ -36,9 +36,11 @@ class Simulator:
         self._child: tuple[subprocess.Popen[bytes], Connection] | None = None
 
     def ask(self, question: str, *arguments: Any, budget_seconds: float) -> Any:
-        """Return the answer of the function `question` in `simulation.questions`.
+        """Return the answer of the function `question` in `simulation.questions`, which may compute for
+        `budget_seconds` and gets `arguments`.
 
-        Raise SimulationFailed, after which the next question starts a new process.
+        Raise SimulationFailed if it fails, or if no answer comes soon after the budget; the process is then replaced
+        for the next question unless it has answered.
         """
         closed = self._closed
         with self._lock:

@@ -17,8 +17,8 @@ IsOver = Callable[[], bool]
 
 
 class Outlook(NamedTuple):
-    """The changes that would start a job, as `suggest` returns them, and the start ranges of queued jobs by id;
-    None if these were not requested."""
+    """`ways`: the changes that would start a job, as `suggest` returns them. `ranges`: the start ranges of queued
+    jobs by id, as `start_ranges` returns them; None if these were not requested."""
 
     ways: list[dict[str, Any]]
     ranges: dict[str, StartRange | None] | None

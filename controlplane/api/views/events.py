@@ -74,7 +74,7 @@ class Audit(ApiView):
 
 
 def fetch_events(rows: QuerySet[Event]) -> list[dict[str, Any]]:
-    """Return the events as dicts with the columns that `shape_events` needs."""
+    """Return the events of `rows` as dicts with the columns that `shape_events` needs."""
     return [dict(row) for row in rows.values(*_COLUMNS)]
 
 

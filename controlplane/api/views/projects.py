@@ -240,7 +240,8 @@ def _shown(project: Project) -> dict[str, Any]:
 
 
 def _fields(body: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, str]] | None]:
-    """Split a body into values for the model's columns and, if given, the members."""
+    """Split a body into values for the model's columns and the members, None if the body has none. Leaves out
+    `cluster`."""
     rest = {name: value for name, value in body.items() if name not in ("members", "cluster", "department")}
     columns = {SHARE_COLUMNS.get(name, name): value for name, value in rest.items()}
     if "department" in body:

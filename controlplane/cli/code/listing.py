@@ -47,7 +47,8 @@ def list_files(root: str) -> Listing:
 
 
 def origin(listing: Listing) -> dict[str, object]:
-    """Return the origin of a listing's files, as stored with a tree on the server."""
+    """Return the git origin of a listing's files, as stored with a tree on the server: `commit`, `branch`,
+    `is_dirty`, `diff` and `repository`; {} without git."""
     if not listing.is_git:
         return {}
     diff = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--relative", "--", ".")
@@ -91,7 +92,8 @@ def _with_git(root: str) -> tuple[list[str], set[str], str] | None:
 
 
 def _of_repository_inside(root: str, path: str) -> list[str]:
-    """Return the files of a submodule or nested repository."""
+    """Return the files of a submodule or nested repository at `path`, relative to `root`; the path itself if it is a
+    link, [] if git cannot list it."""
     if os.path.islink(os.path.join(root, path)):
         return [path]
     inside = _with_git(os.path.join(root, path))

@@ -45,7 +45,8 @@ class Tree:
 
 
 def read_tree(listing: Listing, environ: dict[str, str]) -> Tree:
-    """Return the tree of a listing; hashes only changed files. Leaves out files deleted meanwhile.
+    """Return the tree of a listing; hashes only changed files. Leaves out files deleted meanwhile. `environ`
+    determines the directory of the hash cache.
 
     Raises CliError (2) if there are no files or too many, and for links that lead out of the directory.
     """
@@ -67,7 +68,8 @@ _HINT = f"name in {NAME} what the job does not need; data belongs into a dataset
 
 
 def largest_folders(sizes: dict[str, int], unit: str = "bytes") -> str:
-    """Return lines with the directories that contain most: at most two levels, largest first."""
+    """Return lines with the five directories (at most two levels) that contain most, largest first. `sizes`: by
+    path, in bytes, or each 1 with `unit` "files"."""
     totals: Counter[str] = Counter()
     for path, size in sizes.items():
         parts = path.split("/")[:-1][:2]
@@ -76,7 +78,8 @@ def largest_folders(sizes: dict[str, int], unit: str = "bytes") -> str:
 
 
 def too_large(tree: Tree, message: str) -> CliError:
-    """Return the error for a tree that the server refuses as too large, with the largest directories."""
+    """Return the error (2) for a tree that the server refuses as too large: `message` and the largest
+    directories."""
     sizes = {file.path: file.size for file in tree.files}
     return CliError(f"{message}\n{largest_folders(sizes)}", USAGE, _HINT)
 

@@ -22,7 +22,8 @@ _TOO_LARGE = ("tree_too_large", "too_many", "too_many_files", "body_too_large")
 
 
 def bring_code(session: Session, root: str, environ: dict[str, str]) -> dict[str, str]:
-    """Upload the current tree of a directory and return the `code` field of a spec."""
+    """Upload the current tree of a directory and return the `code` field of a spec. Repeats it if files change
+    meanwhile. Raises CliError as `list_files` and `read_tree`, and if the server refuses the tree."""
     root = os.path.abspath(os.path.expanduser(root))
     for attempt in range(1, TRIES + 1):
         listing = list_files(root)
@@ -49,7 +50,8 @@ def _is_known(session: Session, tree: Tree, listing: Listing) -> bool:
 
 
 def _upload(session: Session, tree: Tree, listing: Listing) -> list[Entry]:
-    """Send the files that the server lacks; return them."""
+    """Send the files that the server lacks; return them, one for each content. Raises CliError if the tree is too
+    large or the server computes another hash, ApiError for other refusals."""
     client = session.client
     try:
         begun = client.post(f"{session.project_path}/code", {"files": [listed(file) for file in tree.files]})

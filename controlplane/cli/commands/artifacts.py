@@ -101,8 +101,8 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def kept_artifact(session: Session, text: str) -> Row:
-    """Return the artifact JOB/NAME. If the job has just ended, wait at most KEEP_SECONDS for the artifact to
-    be stored."""
+    """Return the artifact JOB/NAME. If the job has ended but the artifact is still being stored, wait at most
+    KEEP_SECONDS for that; `status` says whether it is stored. Raises CliError as `find_artifact`."""
     found, waited = find_artifact(session, text), 0.0
     while found["status"]["state"] in _COMING and waited < KEEP_SECONDS:
         if not waited:
@@ -116,7 +116,8 @@ def kept_artifact(session: Session, text: str) -> Row:
 
 
 def find_artifact(session: Session, text: str) -> Row:
-    """Return the artifact JOB/NAME: of the jobs with this name, the newest one that has it."""
+    """Return the artifact JOB/NAME: of the project's jobs with this name, the newest one that has it. Raises
+    CliError if there is none or the text has another form."""
     job, slash, name = text.partition("/")
     if not (job and slash and name):
         raise CliError(f"{text!r} is not JOB/NAME", USAGE, "see: yard artifact list")

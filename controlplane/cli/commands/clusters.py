@@ -279,7 +279,8 @@ def _credentials(args: Namespace) -> dict[str, Any]:
 
 
 def _after(args: Namespace, session: Session, cluster: Row) -> int:
-    """Wait for a requested check, unless --no-wait, and print the result; return the exit code."""
+    """Wait for a requested check, unless --no-wait, and print the result. Return the exit code: FAILED if a check
+    failed."""
     if args.no_wait:
         session.output.object(cluster, f"cluster {cluster['name']} is being checked")
         return DONE

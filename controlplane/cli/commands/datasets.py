@@ -153,7 +153,8 @@ def sync(args: Namespace, session: Session) -> int:
 
 
 def _send(args: Namespace, session: Session, listing: Listing) -> tuple[Row, Row | None, Synced]:
-    """Send what the server lacks of a directory; return its dataset, the newest version and the result."""
+    """Send what the server lacks of a directory. Return its dataset, the newest version before (None without one)
+    and the result."""
     from controlplane.cli.dataset_sync import LINKS, Binding, send_directory, without_collections
 
     binding = Binding(session, Path(args.directory))
@@ -321,7 +322,8 @@ def verify(args: Namespace, session: Session) -> int:
 
 
 def _spans(sizes: list[int]) -> list[tuple[int, int]]:
-    """Return index ranges of files, each to be verified with one request."""
+    """Return (first index, count) of consecutive files, each span to be verified with one request. `sizes`: of all
+    files, in bytes."""
     spans: list[tuple[int, int]] = []
     start = size = 0
     for place, one in enumerate(sizes):
@@ -340,7 +342,7 @@ def tag_arguments(parser: Parser) -> None:
 
 
 def tag(args: Namespace, session: Session) -> int:
-    """Create a tag for a version, or move it there."""
+    """Create a tag for a version or move it there, or with --remove delete it."""
     name, number, subset = named(args.version)
     if subset:
         raise CliError(f"{args.version!r} names a subset; only versions have tags", USAGE)
@@ -371,8 +373,8 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def find_dataset(session: Session, name: str) -> Row:
-    """Return the dataset with that name in the project; `PROJECT/NAME` for a dataset that another project
-    shares. Raises CliError for the name of a version: what is meant for one must not reach all of them."""
+    """Return the dataset with that name in the project, or that `PROJECT/NAME` of another project. Raises CliError
+    if there is none, or if `name` has `@VERSION`, because the command would affect all versions."""
     project, plain, version, _ = _parts(name)
     if version:
         raise CliError(
@@ -392,7 +394,8 @@ def find_dataset(session: Session, name: str) -> Row:
 
 
 def find_version(session: Session, text: str) -> Row:
-    """Return the version NAME, NAME@NUMBER or NAME@TAG, or its subset with /SUBSET."""
+    """Return the version NAME (the newest), NAME@NUMBER or NAME@TAG, or its subset with /SUBSET. Raises CliError if
+    there is none or the text has another form."""
     name, version, subset = named(text)
     found = _version(session, find_dataset(session, name), version)
     if not subset:
@@ -420,7 +423,8 @@ def _version(session: Session, dataset: Row, name: str) -> Row:
 
 
 def named(text: str) -> tuple[str, str, str]:
-    """Split a name of a version into dataset, version (by default the newest) and subset ("" for none)."""
+    """Split the name of a version into ([PROJECT/]dataset, number or tag, subset): LATEST without a version, ""
+    without a subset. Raises CliError for any other form."""
     project, name, version, subset = _parts(text)
     return (f"{project}/{name}" if project else name), version or LATEST, subset
 

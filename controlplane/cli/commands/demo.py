@@ -96,7 +96,8 @@ def demo_four_teams(args: Namespace, session: Session) -> int:
 
 
 def _made_before(session: Session) -> list[str]:
-    """Return the projects of an earlier run. Raises Conflict if a user's project has one of the names."""
+    """Return the names of the demo's projects that an earlier run created. Raises CliError if a project with one of
+    these names was not created by the demo."""
     made = []
     for name in QUOTAS:
         try:
@@ -112,8 +113,8 @@ def _made_before(session: Session) -> list[str]:
 
 
 def _prepare(session: Session, made: list[str], *, is_among_others: bool) -> None:
-    """Create the four projects, or reset their quotas. Raises CliError while they have jobs, and while other
-    jobs hold GPUs (unless `is_among_others`), since the results would differ."""
+    """Create the four projects, or reset the quotas of those `made` before. Raises CliError while they have jobs,
+    and while other jobs hold GPUs (unless `is_among_others`), since the results would differ."""
     left = [row["name"] for row in _jobs(session)]
     if left:
         hint = "delete them first: yard demo four-teams --reset"
@@ -161,7 +162,7 @@ def _shell_line() -> str:
 
 
 def _settled(session: Session, expected: Expected, seconds: float) -> ScenarioState:
-    """Return the cluster's state once it is as expected, or after `seconds`."""
+    """Return the cluster's state once it is as expected and no job changes its state, or after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         standing = _state_now(session)
@@ -236,7 +237,8 @@ def _conclude(session: Session, results: list[bool]) -> int:
 
 
 def _clear(session: Session, made: list[str]) -> None:
-    """Delete the demo's projects with their jobs, and wait until they are gone."""
+    """Delete the projects `made` with their jobs; waits for the jobs to end. Raises CliError if some are still
+    stopping after _CLEAR_SECONDS."""
     deadline = time.monotonic() + _CLEAR_SECONDS
     while rows := [row for row in _jobs(session) if row["project"] in made]:
         for row in rows:

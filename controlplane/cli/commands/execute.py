@@ -43,8 +43,9 @@ def exec_(args: Namespace, session: Session) -> int:
 
 
 def run_in_pod(session: Session, name: str, rank: int, command: list[str], *, has_input: bool) -> int:
-    """Run a command in a pod, or a shell if it is empty, copying its streams from and to ours. Return its
-    exit code."""
+    """Run a command, or a shell if it is empty, in the pod `rank` of a job (name or id), copying output to ours and,
+    with `has_input`, our input to it. Return its exit code. Raises CliError if it cannot run or the connection
+    breaks."""
     query = urlencode([("rank", rank), *(("command", word) for word in command)])
     path = f"/ws/exec/{segment(job_id(session, name))}?{query}"
     socket = connect(session.client.url, path, session.client.authorization())

@@ -8,7 +8,8 @@ from controlplane.cli import formats
 
 
 def explanation_text(name: str, answer: dict[str, Any], warning: str = "") -> str:
-    """Return the text for an explanation in REST form; `warning` is shown after its first sentence."""
+    """Return the text for an explanation of the job `name`, in REST form; `warning` is shown after its first
+    sentence."""
     reason = answer.get("reason") or {}
     lines = [f"{name}: {reason.get('message') or reason.get('code') or 'there is no reason to wait'}"]
     lines += [warning] if warning else []
@@ -41,7 +42,7 @@ def estimate_text(estimate: dict[str, Any] | None) -> str:
 
 
 def plan_text(name: str, plan: dict[str, Any]) -> str:
-    """Return the text of a submission's preview, as answered by the plan's route."""
+    """Return the text of a submission's preview, as answered by the plan's route. `name`: its first line."""
     nodes = sorted({pod["node"] for pod in plan["placement"]})
     stopped = [one.get("name") or f"a job of {one['project']}" for one in plan["preempts"]]
     rows: list[tuple[str, object]] = [

@@ -22,7 +22,7 @@ EVENTS_COUNTED = 500
 
 
 def reason_text(row: Row) -> str:
-    """Return the reason for a job's state: its message, else its code."""
+    """Return the reason for a job's state: its message, else its code, "" without a reason."""
     reason = status_of(row).get("reason") or {}
     return str(reason.get("message") or reason.get("code") or "")
 
@@ -48,7 +48,7 @@ def workers_text(row: Row) -> str:
 
 
 def devices_text(pod: Row) -> str:
-    """Return the pod's GPUs on its node, with the share of each that is not whole."""
+    """Return the indexes of the pod's GPUs on its node, with the share of each that is not whole: `0, 3 (0.5)`."""
     devices = pod.get("devices") or []
     return ", ".join(
         str(device["index"]) + ("" if device.get("share", 1) == 1 else f" ({device['share']:g})")
@@ -263,8 +263,8 @@ def _names(parser: Parser, examples: list[str]) -> None:
 
 
 def _each(args: Namespace, session: Session, verb: str, body: Row | None = None, awaited: str = "") -> int:
-    """Apply a verb to each named job; if `awaited` is given, wait until the jobs are in that state. Return
-    the exit code."""
+    """Request `verb` (the last part of the route) for each named job; with `awaited`, wait until each job is in that
+    state or a final one. Return the exit code of `each_name`."""
 
     def act(name: str) -> None:
         answer = session.client.post(f"jobs/{job_id(session, name)}/{verb}", body)

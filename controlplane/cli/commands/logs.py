@@ -27,8 +27,9 @@ SAYS_ALL = "output may be missing"
 
 
 class Selection(NamedTuple):
-    """What to print of a log: of which rank (None: the job's default) and attempt (None: the latest), how
-    many lines from the end, and only lines that contain `search`."""
+    """What to print of a log: of which rank (None: the job's default) and attempt (None: the latest), how many lines
+    from the end (None: all), and only lines that contain `search`. `is_timed`: with times; `is_raw`: progress lines
+    as the job wrote them."""
 
     rank: int | None = None
     attempt: int | None = None
@@ -81,10 +82,10 @@ def _explain_emptiness(session: Session, identifier: str, selection: Selection) 
 
 
 def _job_with_log(session: Session, name: str) -> tuple[str, str]:
-    """Return the job's id, and the sentence printed about it: that of a queued job, which may have no output
-    yet.
+    """Return the id of the newest job with this name, and the sentence printed about it: its state if it is queued
+    and may have no output yet, else "" and nothing is printed.
 
-    An id is returned as it is, without a request.
+    An id is returned unchanged with "", without a request.
     """
     if is_id(name):
         return name, ""
@@ -177,7 +178,7 @@ def _chosen(selection: Selection) -> dict[str, str | int | bool | None]:
 
 
 def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[dict[str, Any]]:
-    """Yield the log's pages from the start; with --tail only one page, of the last lines."""
+    """Yield the log's pages from the start; with --tail one page of the last lines."""
     chosen = _chosen(selection)
     path = f"jobs/{identifier}/logs"
     if selection.tail is not None:

@@ -153,7 +153,7 @@ def project_delete(args: Namespace, session: Session) -> int:
 
 
 def _would_delete(session: Session, taken: Row) -> int:
-    """Print what a deletion would do; return the exit code that it would have."""
+    """Print what a deletion would do, given the response to its dry run. Return the exit code that it would have."""
     is_refused = taken["unfinished_jobs"] > 0
     words = "cannot be deleted yet; it would go with" if is_refused else "would be deleted with"
     session.output.object(taken, f"project {taken['project']} {words} {along(taken)}")
@@ -161,7 +161,7 @@ def _would_delete(session: Session, taken: Row) -> int:
 
 
 def along(taken: Row) -> str:
-    """Return as text what is deleted together with a project."""
+    """Return as text what is deleted together with a project, given the response to the deletion's dry run."""
     parts = [
         f"{taken['finished_jobs']} finished jobs and their logs",
         f"{taken['working_directories']} working directories",
@@ -272,7 +272,8 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_none(read: Any) -> Any:
-    """Return an argument type that also accepts the word `none`, which `_fields` converts to null."""
+    """Return an argument type that parses by `read`, but returns the word `none` unchanged, which `_fields` converts
+    to null."""
 
     def value(text: str) -> Any:
         return _NONE if text == _NONE else read(text)

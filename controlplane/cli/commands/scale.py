@@ -58,7 +58,8 @@ def _add_change(parser: Parser, verb: str) -> None:
 
 
 def _resize(args: Namespace, session: Session, identifier: str, workers: int) -> int:
-    """Request a number of workers; the server checks the bounds."""
+    """Request a number of workers; the server checks the bounds. With --wait, wait for the end. Return the exit
+    code: FAILED if the operation failed."""
     body: dict[str, Any] = {"workers": workers}
     if args.timeout is not None:
         body["timeout_seconds"] = args.timeout
@@ -73,7 +74,7 @@ def _resize(args: Namespace, session: Session, identifier: str, workers: int) ->
 
 
 def _wait(session: Session, identifier: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the operation once it has ended, at the latest by its own timeout."""
+    """Return the scale operation `answer` once it has ended; the server ends it at its timeout."""
     changes = ChangeListener(session.client, f"job:{identifier}")
     try:
         while answer["state"] in OPEN:

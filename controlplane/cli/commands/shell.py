@@ -46,7 +46,8 @@ def bash(args: Namespace, session: Session) -> int:
 
 
 def _exchange(socket: WebSocket, resized: int) -> int:
-    """Copy both ways until the other side closes; return the exit code."""
+    """Copy both ways until the other side closes; return the exit code. `resized`: readable when the window's size
+    has changed. Raises CliError if the connection breaks."""
     sources: list[Any] = [socket, resized, sys.stdin.fileno()]
     try:
         while True:
@@ -75,7 +76,7 @@ def _forward_input(socket: WebSocket) -> bool:
 
 
 def _show_output(socket: WebSocket) -> int | None:
-    """Write the shell's output unchanged; return the exit code once it ended."""
+    """Write the shell's output unchanged. Return its exit code once it has ended (0 if it has none), None before."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
             write_all(sys.stdout.fileno(), payload)
@@ -98,7 +99,8 @@ def _send_size(socket: WebSocket) -> None:
 
 @contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Put the terminal into raw mode, so that all keys including Ctrl-C are sent; restores it in every case."""
+    """Context manager that puts the terminal into raw mode, so that all keys including Ctrl-C are sent, and restores
+    it in every case."""
     import termios
     import tty
 
@@ -113,7 +115,7 @@ def _raw_terminal() -> Iterator[None]:
 
 @contextmanager
 def _resizes() -> Iterator[int]:
-    """Yield a file descriptor that becomes readable when the window's size changes."""
+    """Context manager that yields a file descriptor which becomes readable when the window's size changes."""
     reader, writer = os.pipe()
     # `set_wakeup_fd` requires it.
     os.set_blocking(writer, False)

@@ -110,7 +110,8 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def find_snapshot(session: Session, name: str) -> Row:
-    """Return the snapshot named VOLUME@NUMBER. Raises CliError."""
+    """Return the snapshot VOLUME@NUMBER of the project. Raises CliError if there is none or the name has another
+    form."""
     volume, _, number = name.rpartition("@")
     query: dict[str, Any] = {"project": session.project, "volume": volume, "number": number, "limit": 1}
     rows: list[Row] = session.get("snapshots", **query)["results"] if volume and number.isdecimal() else []

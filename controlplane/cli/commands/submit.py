@@ -277,7 +277,7 @@ def _add_entries(group: argparse._ArgumentGroup, entries: Entries, flag: Flag) -
 
 
 def _code(text: str) -> str:
-    """Return the directory or hash of `--code`."""
+    """Return the directory or hash of `--code`. Raises ArgumentTypeError for a malformed hash."""
     if text.startswith("sha256:") and not _UPLOADED.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no hash of a tree, which has 64 digits")
     return str(directory_path(text))

@@ -23,7 +23,8 @@ _PLACE = re.compile(r"\A/jobs/(\d+)")
 
 
 def submit_file(args: Namespace, session: Session, shared: Body) -> int:
-    """Submit every job of the file. `shared`: fields for jobs that do not set them."""
+    """Submit every job of the file, in batches. `shared`: fields for jobs that do not set them. Prints what was
+    accepted also if a later batch is refused. Raises CliError for duplicate names."""
     bodies = [{**shared, **body} for body in read_jobs(args.file)]
     names = Counter(body["name"] for body in bodies if isinstance(body.get("name"), str))
     if twice := [name for name, count in names.items() if count > 1]:
@@ -55,7 +56,8 @@ def read_jobs(path: str) -> list[Body]:
 
 
 def batches(bodies: list[Body]) -> Iterator[list[Body]]:
-    """Yield the jobs in order, in batches that fit into one request."""
+    """Yield the jobs in order, in batches of at most BATCH_JOBS and BATCH_BYTES; a larger job is a batch of its
+    own."""
     batch: list[Body] = []
     size = 0
     for body in bodies:
@@ -104,8 +106,8 @@ def _send(args: Namespace, session: Session, batch: list[Body], before: int) -> 
 
 
 def _in_doubt(error: CliError, count: int) -> CliError:
-    """Return the error; if the connection broke during a request, with the addition that its jobs may have
-    been accepted."""
+    """Return the error; if the server did not answer, with the hint that the next `count` jobs may have been
+    accepted."""
     if error.exit_code in (UNREACHABLE, TIMED_OUT):
         error.hint = f"the next {count} may have been submitted; check with: yard list jobs"
     return error

@@ -206,7 +206,8 @@ def _write(body: HTTPResponse, target: str, path: str) -> None:
 
 
 def _opened(session: Session, path: str) -> HTTPResponse:
-    """Return the response with the file. On Kubernetes a pod must read it first: prints that and waits."""
+    """Return the response with the file. On Kubernetes a pod must read it first: prints that and waits at most
+    BUSY_SECONDS. Raises ApiError."""
     waited = 0.0
     while True:
         try:
@@ -278,8 +279,8 @@ def keep_arguments(parser: Parser) -> None:
 
 
 def keep(args: Namespace, session: Session) -> int:
-    """Limit how many snapshots taken at job events are kept; without a limit all are. Snapshots that users
-    take are always kept."""
+    """Limit by number or age how many snapshots taken at job events are kept; without a limit all are. Snapshots
+    that users take are always kept."""
     volume = find_volume(session, args.name)
     rules = {"keep_last": args.last, "keep_days": args.days}
     changed = session.client.patch(f"volumes/{volume['id']}", rules)
@@ -353,7 +354,7 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def find_volume(session: Session, name: str) -> Row:
-    """Return the volume with that name in the project."""
+    """Return the volume with that name in the project. Raises CliError if there is none or the name is empty."""
     require_name(name, "volume")
     rows: list[Row] = session.get("volumes", name=name, project=session.project, limit=1)["results"]
     if not rows:
@@ -364,7 +365,8 @@ def find_volume(session: Session, name: str) -> Row:
 
 
 def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
-    """Return the volume or snapshot once it is ready. Raises CliError if it failed, or at the timeout."""
+    """Return the volume or snapshot at the API path once it is ready. Raises CliError if it failed or is being
+    deleted, or after the timeout (None: no limit)."""
     waited = 0.0
     while True:
         found: Row = patiently(partial(session.get, path), session.pause)

@@ -49,7 +49,8 @@ def wait(args: Namespace, session: Session) -> int:
 
 
 def wanted_states(text: str) -> frozenset[str]:
-    """Return the states named by --for; `finished` means all final ones."""
+    """Return the states named by --for, separated by commas; `finished` means all final ones. Raises CliError for an
+    unknown state."""
     names = {name.strip().lower().replace("-", "_") for name in text.split(",")}
     unknown = names - STATES - set(_FINISHED)
     if unknown:
@@ -71,7 +72,8 @@ def is_reached(job: dict[str, Any], wanted: frozenset[str]) -> bool:
 def wait_for(
     session: Session, identifier: str, wanted: frozenset[str], timeout_seconds: float | None = None
 ) -> dict[str, Any]:
-    """Return the job once it is in a wanted or final state; raises CliError (7) after the timeout."""
+    """Return the job with this id once it is in a wanted or final state; raises CliError (7) after the timeout
+    (None: no limit)."""
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     job: dict[str, Any] = session.get(f"jobs/{identifier}")
     if _is_over(job, wanted):

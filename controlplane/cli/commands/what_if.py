@@ -44,7 +44,8 @@ def project_what_if_arguments(parser: Parser) -> None:
 
 
 def project_what_if(args: Namespace, session: Session) -> int:
-    """Simulate the current cluster, or the last week, with and without a change; changes nothing."""
+    """Simulate the current cluster, or with --last-week the last week, with and without a changed share; changes
+    nothing."""
     changes = share_fields(args)
     require_changes(changes, "project what-if")
     query = {"last_week": "true"} if args.last_week else None

@@ -10,11 +10,11 @@ from datasets.code_store import FOLDER, ContentCorrupt, ProjectCode
 
 
 def place_code(code: CodeSource, state_dir: Path, target: Path) -> None:
-    """Write the tree's files into a directory, replacing those that an earlier attempt changed; files that it
-    added remain.
+    """Write the files of the code tree into `target`, replacing those that an earlier attempt changed; files that it
+    added remain. `state_dir` contains the code store.
 
-    Never writes through links, which an attempt may have left there. Raise EngineRefused(CODE_MISSING,
-    CODE_NOT_PLACED).
+    Never writes through links, which an attempt may have left there. Raise EngineRefused: CODE_MISSING if the store
+    lacks the tree or it is damaged, CODE_NOT_PLACED if something else is in the place of a file.
     """
     store = ProjectCode(state_dir / FOLDER, code.project_id)
     try:

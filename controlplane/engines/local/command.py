@@ -68,8 +68,8 @@ class LocalProcess:
         self._stdin.close()
 
     def close(self) -> int | None:
-        """Wait a short time for a command whose output has ended, then kill the remaining processes of its session.
-        Return its exit code if it ended by itself, else None."""
+        """Kill the remaining processes of the command's session, after a short wait if its output has ended. Return
+        its exit code if it ended by itself, else None; None also for a repeat."""
         if self._is_closed:
             return None
         self._is_closed = True

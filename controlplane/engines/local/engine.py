@@ -175,7 +175,8 @@ class LocalEngine(EngineDefaults):
         return self._pod(pod_name).exchange(membership)
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
-        """Wait on a pipe that shims write to when a pod starts or ends; wakes at least one of the waiting processes."""
+        """Wait on a pipe that shims write to when a pod starts or ends; return False after the timeout. A change
+        wakes at least one of the waiting processes."""
         if not self._wakeup.exists():
             try:
                 os.mkfifo(self._wakeup, 0o600)
@@ -261,7 +262,8 @@ class LocalEngine(EngineDefaults):
                     yield prepared.spec
 
     def _prepare(self, spec: PodSpec, node: NodeReport) -> Prepared:
-        """Resolve command, environment, directories and ports. Raise EngineRefused."""
+        """Resolve command, environment, directories and ports, of which ports and directories are now taken. Raise
+        EngineRefused for an unknown image."""
         catalogue = load_catalogue(BUILT_IN, self._state_dir / ADDED)
         command = IDLE if spec.is_host else command_line(catalogue, spec)
         image = catalogue.find(spec.image) or Image(spec.image)
@@ -316,7 +318,7 @@ class LocalEngine(EngineDefaults):
 
 
 def _check_text(spec: PodSpec) -> None:
-    """Raise EngineRefused for text that cannot be passed to a process, such as NUL."""
+    """Raise EngineRefused for NUL in any text, invalid names of environment variables, and an invalid job id."""
     texts = [*spec.command, *spec.args, *spec.env, *spec.env.values(), spec.working_dir or "", spec.log_path]
     if any("\0" in text for text in texts):
         raise EngineRefused(base.INVALID_POD, "Commands, arguments and environments cannot have NUL in them.")

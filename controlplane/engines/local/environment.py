@@ -50,10 +50,10 @@ def pod_environment(
 def device_variables(
     spec: PodSpec, node: NodeReport, is_simulated: bool, has_real_gpus: bool
 ) -> dict[str, str]:
-    """Return the variables that describe the pod's devices and shares.
+    """Return the variables that describe the pod's devices and shares; a launcher gets the devices of its gang's
+    other pods on `node` too.
 
-    On a simulated node of a machine with real GPUs they hide those from CUDA, because they do not belong to the
-    pod.
+    On a simulated node of a machine with real GPUs they hide those from CUDA, because they do not belong to the pod.
     """
     # A launcher's ranks run in its pod's environment, so it sees the devices of its whole gang on this node, its
     # own first.
@@ -87,8 +87,8 @@ def expand(argument: str, env: Mapping[str, str]) -> str:
 
 
 def prepare_library(library: Path, workloads: Path) -> None:
-    """Create a directory that contains only the workloads package, because the repository root must not be on a
-    pod's path."""
+    """Make `library` a directory that contains only a link to the `workloads` package, because the repository root
+    must not be on a pod's path."""
     library.mkdir(mode=0o700, parents=True, exist_ok=True)
     link = library / "workloads"
     if link.is_symlink() and os.readlink(link) == str(workloads):
@@ -100,8 +100,8 @@ def prepare_library(library: Path, workloads: Path) -> None:
 
 
 def copy_files(files: tuple[Path, ...], target: Path) -> None:
-    """Copy the image's files, except those that the job already has under the same name. Atomic, even if another
-    start copies them at the same time."""
+    """Copy the image's files to `target`, except those whose name exists there. Each appears complete, even if
+    another start copies them at the same time."""
     for file in files:
         if not (target / file.name).exists():
             fresh = target / f".{file.name}.{secrets.token_hex(4)}"

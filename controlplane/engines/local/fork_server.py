@@ -50,8 +50,8 @@ class Command(BaseException):
 
 
 def serve(control: socket.socket) -> None:
-    """Fork a shim for each message until the engine has closed its end. Raises Command in the process of a
-    command."""
+    """Fork a shim for each message until the engine has closed its end or sent nothing for IDLE_SECONDS. Raises
+    Command in a forked process that becomes a pod's command."""
     # The kernel then removes ended shims from the process table without a wait by this process.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     poll = select.poll()

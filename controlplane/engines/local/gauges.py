@@ -33,8 +33,8 @@ class Gauges:
     def read(
         self, nodes: tuple[NodeReport, ...], running: Iterable[PodSpec], readings: Mapping[int, UsageReport]
     ) -> tuple[UsageReport, ...]:
-        """Return one report per device. `readings`: the driver's measurements by device index; empty for
-        simulated devices."""
+        """Return one report per device of `nodes`. `running`: the specs of the running pods; `readings`: the
+        driver's measurements by device index, empty for simulated devices."""
         specs = tuple(running)
         usages = {spec.name: self._pod_usage(spec) for spec in specs}
         self._seen = {

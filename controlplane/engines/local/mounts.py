@@ -22,11 +22,12 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def bind(mounts: Mounts, work_dir: str, scratch: str) -> None:
-    """Mount (source, place, is_read_only) for this process and its children only.
+    """Mount (source, place, is_read_only) for this process and its children only. Raise OSError if the system
+    refuses a mount.
 
     A missing place is created in the pod's view only: no directory is added to the machine's file system, except
     below the pod's own `work_dir` or another mount. `scratch`: a directory to create, in which a new root is
-    assembled. Without root rights a user namespace is used. Raise OSError.
+    assembled. Without root rights a user namespace is used.
     """
     if not mounts:
         return
@@ -98,7 +99,8 @@ def _cover_root(scratch: str) -> None:
 
 
 def _show(source: str, target: str) -> None:
-    """Bind-mount every entry of one directory into another, empty one."""
+    """Bind-mount every entry of one directory into another, empty one; links are copied. Raise OSError for more than
+    ENTRIES_MOST entries."""
     with os.scandir(source) as found:
         entries = list(found)
     if len(entries) > ENTRIES_MOST:

@@ -43,7 +43,8 @@ class Output:
         return self._log.has_partial()
 
     def end(self, message: str, cut: str = "") -> None:
-        """Write the retained output and the end record. `cut`: why output is missing at the end."""
+        """Write the retained output and the end record with `message`. `cut`: why output is missing at the end, ""
+        if none is."""
         kept, self._kept = self._kept, []
         self._trim(kept, KEPT_BYTES)
         for kind, data in kept:
@@ -71,7 +72,7 @@ class Output:
             self._trim(self._kept, KEPT_BYTES)
 
     def _trim(self, kept: list[tuple[bytes, bytes]], most_bytes: int) -> None:
-        """Drop the oldest output until at most `most_bytes` remain."""
+        """Drop the oldest chunks of `kept` until at most `most_bytes` remain, and count what was lost."""
         size, first = sum(len(chunk) for _, chunk in kept), 0
         while size > most_bytes:
             size -= len(kept[first][1])

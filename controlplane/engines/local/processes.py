@@ -58,7 +58,8 @@ def start_ticks_of(pid: int) -> int:
 
 
 def is_alive(pid: int, start_ticks: int, boot: str) -> bool:
-    """Return whether that process is alive; another process with the same pid does not count."""
+    """Return whether the process with this pid, kernel start time and boot id is alive; another process with the
+    same pid does not count."""
     process = find(pid)
     return process is not None and process.start_ticks == start_ticks and boot == boot_id()
 
@@ -90,7 +91,8 @@ def with_token(token: str, processes: list[Process]) -> list[int]:
 
 
 def in_session(session: int, start_ticks: int, processes: list[Process]) -> list[int]:
-    """Return the pids of the session whose leader started at `start_ticks`; none if the leader's pid was reused."""
+    """Return the pids of the session whose leader had the pid `session` and started at `start_ticks`, also after the
+    leader's end; none if that pid was reused."""
     leader = next((process for process in processes if process.pid == session), None)
     if leader is not None and leader.start_ticks != start_ticks:
         return []

@@ -34,7 +34,8 @@ ELASTIC = "elastic"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A pod with resolved command line, environment and ports, before its start. `preload`: see Image."""
+    """A pod with resolved command line, environment and ports, before its start. `ports`: declared port -> host
+    port; `log_most_bytes`: see output.Output; `preload`: see Image."""
 
     spec: PodSpec
     argv: tuple[str, ...]
@@ -67,7 +68,8 @@ class StartRecord:
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """How the pod ended. It exists only once no process of the pod is left."""
+    """How the pod ended; exists only once no process of the pod is left. `exit_code` None: unknown; `signal` 0:
+    none; `errno`: of a command that could not be started, else 0."""
 
     reason: str
     exit_code: int | None
@@ -84,7 +86,8 @@ class PodDir:
         self.name = path.name
 
     def create(self, prepared: Prepared, wakeup: Path) -> bool:
-        """Create the directory with spec and launch files atomically. Return False, without a change, if it exists."""
+        """Create the directory with spec and launch files atomically. Return False, without a change, if it exists.
+        `wakeup`: the pipe that the shim writes to when the pod starts or ends."""
         # Written under a hidden name and renamed, so that no reader sees a directory without its files.
         fresh = self.path.with_name(f".{self.name}.{prepared.token[:8]}")
         fresh.mkdir(mode=0o700)
@@ -170,7 +173,10 @@ class PodDir:
 
     def request_stop(self, grace_seconds: float) -> None:
         """Request that the pod's shim end the pod: SIGTERM now, SIGKILL after `grace_seconds`. A shim that starts
-        later finds the request. Does nothing to a pod that has ended."""
+        later finds the request. Does nothing to a pod that has ended.
+
+        Creates the directory of a pod that was never created, so that it is never started.
+        """
         # For a pod that was never created too: a start that arrives later finds the directory and starts
         # nothing.
         self.path.mkdir(mode=0o700, exist_ok=True)
@@ -189,7 +195,8 @@ class PodDir:
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """Context manager that yields True if no shim lives; none can start inside the block."""
+        """Context manager that yields True if the pod's lock was free: no shim lives, and none can start inside the
+        block. False: a shim, or another process inside such a block, holds it."""
         fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:

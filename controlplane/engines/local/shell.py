@@ -42,7 +42,8 @@ def entering(prepared: Prepared, pid: int) -> list[str]:
 def start_program(
     words: list[str], prepared: Prepared, pid: int, *, stdin: int, stdout: int, stderr: int
 ) -> subprocess.Popen[bytes]:
-    """Start a program in the environment of the pod's process, in a session of its own. Raise EngineRefused."""
+    """Start a program in the environment of the pod's process `pid`, in a session of its own. Raise EngineRefused if
+    the system cannot start it."""
     try:
         return subprocess.Popen(
             [*entering(prepared, pid), *words],
@@ -71,7 +72,8 @@ def kill_session(leader: subprocess.Popen[bytes], start_ticks: int) -> None:
 
 
 def exit_code_within(program: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for the end of a program. Return its exit code, 128 + n after signal n; None if it runs on."""
+    """Wait at most `seconds` for the end of a program. Return its exit code, 128 + n after signal n; None if it runs
+    on."""
     try:
         code = program.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -149,8 +151,8 @@ class LocalShell:
         return exit_code
 
     def _own_exit_code(self) -> int | None:
-        """Wait briefly for the exit of the shell, which follows the end of its terminal. Return its exit code or
-        None."""
+        """Return the exit code of the shell, None if it runs on. Waits briefly if its terminal has ended, because
+        the exit follows."""
         return exit_code_within(self._process, ENDING_SECONDS if self._has_ended else 0)
 
 

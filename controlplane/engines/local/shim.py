@@ -127,7 +127,7 @@ class Child:
 
 
 def execute(launch: Launch) -> None:
-    """Become the command by exec. Raises OSError."""
+    """Become the command by exec. Raises OSError if it cannot be executed."""
     # Python ignores these two signals, and an ignored signal survives exec.
     for number in (SIGPIPE, SIGXFSZ):
         libc.signal(number, None)
@@ -291,8 +291,8 @@ class Shim:
             self._cut = "the output was held open by another process and was cut"
 
     def _outcome(self, failure: tuple[str, int] | None) -> tuple[str, int | None, int, int]:
-        """Return how the command ended, as (reason, exit code, signal, errno). `failure`: the step that
-        failed before the command ran."""
+        """Return how the command ended, as (reason, exit code, signal, errno); 0 for no signal or errno. `failure`:
+        the step that failed before the command ran and its errno, None if it ran."""
         if failure is not None:
             what, number = failure
             if what == "mount":
@@ -337,8 +337,9 @@ class Shim:
 
 
 def main(pod_dir: str) -> int:
-    """Detach from the control plane in a forked process. Return the exit code once the command runs (or could not
-    be started)."""
+    """Start the shim in a forked process, detached from the control plane, and wait until the command runs or the
+    pod has ended. Return 0; EXIT_LOCKED if the pod has neither started nor ended, because another process holds its
+    lock or the shim failed."""
     started, started_write = os.pipe()
     os.setsid()
     if os.fork() != 0:
@@ -365,8 +366,8 @@ def _has_record(pod_dir: str) -> bool:
 
 
 def _lock(path: str) -> bool:
-    """Take the pod's lock for the life of this process; return False if another shim has it. The engine takes
-    the lock only for moments, so a short wait decides."""
+    """Take the pod's lock for the life of this process. Return False if another shim has it or the pod already has a
+    start or exit record. The engine takes the lock only for moments, so a short wait decides."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     for _ in range(LOCK_TRIES):
         try:

@@ -30,7 +30,7 @@ class ShimStarter:
 
     def start(self, pod: PodDir) -> None:
         """Start the shim and wait until it runs the command (about 10 ms), or until another process's shim does.
-        Raise EngineUnreachable."""
+        Raise EngineUnreachable if no shim starts."""
         if not self._is_started_by_spare(pod) and _exit_code(_begin(pod)) != 0:
             last_words = (pod.path / "shim.err").read_text(errors="replace").strip().rpartition("\n")[2]
             raise EngineUnreachable(f"The shim of {pod.name} did not start: {last_words or 'no word'}")
@@ -101,7 +101,8 @@ def _exit_code(starter: subprocess.Popen[bytes]) -> int:
 
 
 def is_readable(fd: int, timeout_seconds: float) -> bool:
-    """Wait for one descriptor to become readable. Not by `select`, which cannot take descriptors above 1,023."""
+    """Wait for one descriptor to become readable; return False after the timeout. Not by `select`, which cannot take
+    descriptors above 1,023."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_seconds * 1000))
