@@ -387,8 +387,7 @@ class Engine(Protocol):
     def nodes(self) -> tuple[NodeReport, ...]: ...
 
     def start(self, spec: PodSpec) -> None:
-        """Start the pod once; a repeat from any process has no effect. Raise EngineRefused if it cannot be
-        started."""
+        """Start the pod once; a repeat from any process has no effect. Raise EngineRefused if it cannot be started."""
 
     def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
         """Send the stop signal, and kill the pod after `grace_seconds`; returns immediately. A repeat can only
@@ -413,8 +412,8 @@ class Engine(Protocol):
         """Remove what the job's pods keep between attempts: working directories and checkpoints."""
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
-        """Return at most `limit` lines from a byte offset of the pod's log. Raises EngineRefused(NO_SUCH_POD) for an
-        unknown or forgotten pod."""
+        """Return at most `limit` log lines from a byte offset. Raises EngineRefused(NO_SUCH_POD) for an unknown
+        pod."""
 
     def usage(self) -> tuple[UsageReport, ...]:
         """Return one report per device, in node and device order."""
@@ -427,8 +426,7 @@ class Engine(Protocol):
         """Run a command in a running pod, a shell if it is empty. Raises EngineRefused if either cannot run."""
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
-        """Return a stream to a running pod's port. Raises EngineRefused if it has none, OSError if nothing
-        listens."""
+        """Return a stream to a running pod's port. Raises EngineRefused if it has none, OSError if nothing listens."""
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         """Keep the logs of exactly these pods (name -> file of the log store) up to date from now on.
