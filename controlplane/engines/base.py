@@ -147,8 +147,7 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class ProjectReport:
-    """What `sync_projects` sends to a cluster about a project, in milli-GPUs; `limit_milli_gpus` None:
-    unlimited.
+    """What `sync_projects` sends to a cluster about a project, in milli-GPUs; `limit_milli_gpus` None: unlimited.
 
     `members`: (user name, role) pairs. `department`: the parent's name, "" without one.
     """
