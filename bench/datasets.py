@@ -112,7 +112,7 @@ class Bench:
             (self._work / path).unlink(missing_ok=True)
 
     def yard(self, *words: str) -> None:
-        """Run `yard` with these arguments. Raises CalledProcessError."""
+        """Run `yard` with these arguments. Raises CalledProcessError unless it exits with 0."""
         subprocess.run([YARD, *words], env=self._environment, check=True, capture_output=True)
 
     def _follow(self, tree: Path, count: int, name: str, found: dict[str, Peer]) -> None:

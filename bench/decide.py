@@ -49,7 +49,8 @@ def main() -> None:
 
 
 def row(work: str, view: ClusterView, limit_ms: float, repeats: int = 9) -> Row:
-    """Return the row of one view, beside parsing the same view in the same run."""
+    """Return the row of one view: `repeats` decisions beside parsing the same view in the same run. `limit_ms`: the
+    goal."""
     kept = json.dumps(view_to_dict(view))
     return Row(
         work,

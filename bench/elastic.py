@@ -197,7 +197,7 @@ class Torchrun:
 
     def steps_in_world_of(self, workers: int, since: float) -> float:
         """Wait for the first step after `since` (Unix seconds) with this number of workers. Return the seconds from
-        `since`. Raises TimeoutError."""
+        `since`. Raises TimeoutError after LIMIT_SECONDS."""
         end = time.monotonic() + LIMIT_SECONDS
         pattern = re.compile(rf'"workers": {workers}, "at": ([0-9.]+)')
         while time.monotonic() < end:
@@ -210,7 +210,7 @@ class Torchrun:
 
     def any_step(self, since: float, limit: float) -> float:
         """Wait for a step after `since` (Unix seconds) with any number of workers. Return the seconds from `since`.
-        Raises TimeoutError."""
+        Raises TimeoutError after `limit` seconds of waiting."""
         end = time.monotonic() + limit
         while time.monotonic() < end:
             text = "".join(path.read_text(errors="replace") for path in self.folder.glob("*.log"))

@@ -83,8 +83,9 @@ def killed(running: servers.ControlPlane) -> Killed:
 
 
 def chosen(state: Path, way: str, draw: random.Random) -> list[int]:
-    """Return the pids to kill: those of a random pod of the newest generation, or of its first member for "store
-    host"."""
+    """Return the pids to kill, of a random pod of the newest generation or, for the way "store host", of its first
+    member. `way`: one of WAYS; "agent" is the pod's supervisor, "both" the supervisor and the worker, any other the
+    worker."""
     pods = {}
     for file in state.glob("pods/*/start"):
         with suppress(OSError, ValueError):
@@ -133,7 +134,7 @@ def worlds_at_once(file: Path) -> int:
 
 
 def torchrun(folder: Path) -> dict[str, str]:
-    """Kill once in each way; return the outcome by way, as text."""
+    """Kill once in each of WAYS, after a new start; return the outcome by way, as text."""
     found = {}
     for way in WAYS:
         peer = Torchrun(folder / way.replace(" ", "-"))
@@ -150,8 +151,8 @@ def torchrun(folder: Path) -> dict[str, str]:
 
 
 def after_kill(peer: Torchrun, way: str) -> str:
-    """Kill a worker, an agent, both, or the first agent with its worker. Return the seconds to the next step and the
-    number of orphans, as text."""
+    """Kill processes in one `way` of WAYS: a worker, an agent, both, or the first agent with its worker ("store
+    host"). Return the seconds to the next step and the number of orphans, as text."""
     agent = peer.agents[0 if way == "store host" else -1]
     below = [one.pid for one in servers.descendants(agent.pid)]
     pids = {"worker": below, "agent": [agent.pid]}.get(way, [agent.pid, *below])

@@ -98,8 +98,8 @@ def is_past(moment: float) -> bool:
 
 
 def submitted(yard: Yard, state: Path, workers: int, cold: int = 1_000_000) -> str:
-    """Submit a job, wait for its first step, and return its id. Workers with ranks from `cold` on never become
-    ready."""
+    """Submit a job with this number of workers, wait for its first step, and return its id. Workers with ranks from
+    `cold` on never become ready. `state`: the directory of the program and its records."""
     yard.call("POST", "/projects", {"name": PROJECT, "gpu_quota": 4 * GPUS})
     (state / "program.py").write_text(PROGRAM)
     env = {**ENVIRONMENT, "STEPS": str(state / "steps"), "DIE": str(state / "die"), "COLD": str(cold)}

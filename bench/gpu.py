@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def measured(name: str, part: Callable[[], list[Row]]) -> list[Row]:
-    """Run a part, print its duration and its rows, and return the rows."""
+    """Run `part`, print its duration under `name` and its rows, and return the rows."""
     began = time.monotonic()
     rows = part()
     print(f"-- {name}: {time.monotonic() - began:.1f} s", flush=True)
@@ -149,8 +149,8 @@ class Job:
         return "\n".join(file.read_text(errors="replace") for file in files)
 
     def wait_for(self, found: Callable[[str], Any], what: str) -> Any:
-        """Wait until `found` returns a true value for the log, and return that. Raises RuntimeError if the job
-        fails."""
+        """Wait until `found` returns a true value for the log, and return that. `what`: what is waited for, for the
+        error. Raises RuntimeError if the job fails."""
 
         def look() -> Any:
             if self.state() == "failed":

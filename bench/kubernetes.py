@@ -96,7 +96,8 @@ class Rates:
 
 
 def placement_rows(count: int, rates: Rates, absence: str) -> list[Row]:
-    """Return rows with jobs per second, from the first submission over REST to the last bound pod."""
+    """Return rows with jobs per second, from the first submission over REST to the last bound pod. `count`: the
+    number of jobs. `absence`: why KAI Scheduler was not measured, "" if it was."""
     work = f"{count:,} one-GPU jobs on {NODES} nodes, submit to all bound"
     same, bare = "kube-scheduler, the same pods alone", "kube-scheduler, bare pods alone"
     beside_floor = Row(
@@ -121,7 +122,8 @@ def placement_rows(count: int, rates: Rates, absence: str) -> list[Row]:
 
 
 def reclaim_row(count: int, samples: list[float]) -> Row:
-    """Return the row of the time from an owner's submission to its pod bound to a node that a borrower held."""
+    """Return the row of the time from an owner's submission to its pod bound to a node that a borrower held.
+    `count`: the number of running jobs; `samples`: in ms."""
     work = f"one GPU reclaimed with {count:,} running, submit to bound"
     return Row(work, "<= 2 s", "ms", samples, limit=2000)
 

@@ -162,7 +162,8 @@ def _remove_pods(api: Api) -> None:
 
 @contextmanager
 def kai(kube: KubeCluster, api: Api, definitions: Path) -> Iterator[str]:
-    """Run KAI Scheduler beside the cluster, with an unlimited queue. Yields why it is not there, or ""."""
+    """Run KAI Scheduler beside the cluster, with an unlimited queue. Yields "", or why it cannot be run.
+    `definitions`: the directory of its CRDs."""
     home = os.environ.get("TRAINYARD_KAI_BIN", "")
     absence = "TRAINYARD_KAI_BIN is not set" if not home else ""
     absence = absence or ("" if definitions.is_dir() else f"its CRDs are not in {definitions}")

@@ -167,7 +167,8 @@ def assert_same(ours: bytes, theirs: bytes) -> None:
 
 
 def shape(value: Any, depth: int) -> Any:
-    """Return the field names of a JSON object, two levels deep."""
+    """Return the field names of a JSON object, those of objects in it included, as nested dicts. `depth`: how deep
+    `value` is in the answer's job, 0 for the job; objects below depth 1 are not entered. None for any other value."""
     if not isinstance(value, dict) or depth > 1:
         return None
     return {name: shape(item, depth + 1) for name, item in value.items()}

@@ -33,7 +33,8 @@ def main() -> None:
 
 
 def beside(work: str, plain: ClusterView, view: ClusterView, limit: float) -> Row:
-    """Return a row: `decide` of both views in turn."""
+    """Return a row with `decide` of `view`, measured in turn with the peer, `decide` of `plain`. `limit`: the most
+    that the first may take, as a multiple of the second."""
     ours, theirs = [], []
     for _ in range(REPEATS):
         theirs.append(cpu_ms(lambda: decide(plain)))

@@ -26,10 +26,10 @@ from tests.waiting import wait_until
 from tools.kube.parts import IMAGE
 
 NAMESPACE, NAME, SAMPLES, FEW = "bench-team", "member", 20, 3
-# Of one answer; a ConfigMap volume takes up to two minutes.
+# Limit on the wait for one answer; an update of a ConfigMap volume takes up to two minutes.
 LONGEST_SECONDS = 300.0
 KEY = "generation"
-# Answers with whatever it finds new in any of the three files.
+# Runs in the pod: answers with the text of each file whenever one of the three changes.
 PROGRAM = f"""
 import json, os, time
 paths = ["{elastic.DIRECTORY}/membership.json", "/downward/{KEY}", "/config/{KEY}"]
@@ -113,7 +113,7 @@ def measure(kube: KubeCluster, directory: Path) -> list[Row]:
 
 def trip(order: Callable[[str], None], heard: Callable[[str], bool]) -> float:
     """Return the milliseconds until the pod has answered a new text. `order` sends it, `heard` tests for the answer.
-    Raises TimeoutError."""
+    Raises TimeoutError after LONGEST_SECONDS."""
     text, began = uuid.uuid4().hex, time.monotonic()
     order(text)
     while not heard(text):

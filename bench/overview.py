@@ -93,7 +93,8 @@ def rows(empty: Site, large: Site, huge: Site) -> list[Row]:
 
 @contextmanager
 def site(size: tuple[int, int, int] | None) -> Iterator[Site]:
-    """Start an instance with an admin and, if `size` is given, a crowd of (nodes, jobs, running jobs)."""
+    """Context manager with an instance that has an admin and, if `size` is given, a crowd of (nodes, jobs, running
+    jobs)."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
         with servers.control_plane(Path(directory)) as running:
             admin = {"username": "wall", "password": PASSWORD, "is_admin": True}

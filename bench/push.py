@@ -106,7 +106,8 @@ def thinned(values: list[float], most: int = 1000) -> list[float]:
 def measure(
     port: int, process: psutil.Process, clients: int, path: str, mark: str, token: str, subscription: str
 ) -> Measured:
-    """Connect the clients, then measure the latencies and the server's CPU over SECONDS."""
+    """Connect the clients to `path`, then measure the latencies and the CPU of the server's `process` over SECONDS.
+    `mark`: the text before the time in a message; `subscription`: sent by each client after the handshake."""
     command = [sys.executable, "-m", "bench.push_client", str(port), path, str(clients), str(SECONDS), mark]
     reader = subprocess.Popen(
         [*command, token, subscription], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -195,8 +195,8 @@ def running(rank: int, project: str) -> JobView:
 
 
 def owed(sizes: tuple[int, ...], pods: int = 1, quota: int = 2_000_000) -> ClusterView:
-    """Return a cluster filled by four projects, and jobs of a fifth with this quota: one of each size in
-    milli-GPUs."""
+    """Return a cluster filled by four projects, and a fifth project with this `quota` (milli-GPUs) that has a queued
+    job of `pods` pods for each of `sizes` (milli-GPUs per pod)."""
     borrowers = tuple(ProjectView(f"p{rank}", 1_000_000, 1_000_000, created_rank=rank) for rank in range(4))
     owner = ProjectView("owner", quota, quota, created_rank=9)
     jobs = [running(rank, f"p{rank % 4}") for rank in range(NODES * 8)]

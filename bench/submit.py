@@ -112,7 +112,7 @@ def busy_core() -> Iterator[None]:
 
 def rows(starts: list[Start], peers: list[Start], absence: str, batches: list[float]) -> list[Row]:
     """Return the rows. Goals apply to the time from the answer; the comparison with Ray uses the whole time from the
-    request."""
+    request. `absence`: why Ray was not measured, "" if it was; `batches`: ms per job of batch requests."""
     running = [1000 * (start.ran - start.answered) for start in starts]
     whole = [whole_ms(start) for start in starts]
     theirs = [whole_ms(peer) for peer in peers]

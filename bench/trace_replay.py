@@ -301,7 +301,8 @@ class _Easy:
         self._queue = left
 
     def _reserve(self, gpus: int) -> tuple[int, list[int]]:
-        """Return when the oldest queued job starts, and the GPUs that are free then beside it, by node."""
+        """Return when a job of this number of GPUs, the oldest in the queue, can start, and the GPUs that are free
+        beside it then, by node. Raises ValueError if it never fits."""
         later = self._free.copy()
         for end, _, held in sorted(self._running):
             _give(later, held)

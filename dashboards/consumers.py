@@ -93,7 +93,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             self.listener = None
 
     def _end(self, code: int, reason: str) -> None:
-        """Close the connection; the hub calls it when it removes this client."""
+        """Close the connection with a websocket close code; the hub calls it when it removes this client."""
         self._closing = asyncio.create_task(self._say_goodbye(code, reason))
 
     async def _say_goodbye(self, code: int, reason: str) -> None:

@@ -23,8 +23,8 @@ NUMBER = re.compile(r"-?[\d,]+(\.\d+)?")
 
 
 def number(value: float | None, column: int = 0) -> str:
-    """Format a count: 1234.5 -> "1,234.5"; at most three decimals. `column`: the decimals of its column;
-    missing ones are padded with blanks."""
+    """Format a count: 1234.5 -> "1,234.5"; at most three decimals; a dash for None. `column`: the decimals of its
+    column; missing ones are padded with blanks."""
     if value is None:
         return NOTHING
     text = f"{value:,.{MOST_DECIMALS}f}".rstrip("0").rstrip(".")
@@ -63,14 +63,14 @@ def measured_decimals(values: Iterable[float | None]) -> int:
 
 
 def percent(share: float | None) -> str:
-    """Format a share: 0.97 -> "97 %"; a positive share that rounds to 0 is "<1 %"."""
+    """Format a share: 0.97 -> "97 %"; a positive share that rounds to 0 is "<1 %"; a dash for None."""
     if share is None:
         return NOTHING
     return f"{'<1' if 0 < share < 0.005 else _half_up(share * 100)}{NBSP}%"
 
 
 def mebibytes(mib: float | None) -> str:
-    """Format MiB: 32768 -> "32 GB"."""
+    """Format MiB in binary units: 32768 -> "32 GB", 512 -> "512 MB"; a dash for None."""
     if mib is None:
         return NOTHING
     return f"{number(_half_up(mib / 102.4) / 10)}{NBSP}GB" if mib >= 1024 else f"{number(mib)}{NBSP}MB"
@@ -140,7 +140,7 @@ def fraction(progress: Any) -> float | None:
 
 
 def rounded(value: float, places: int) -> float | int:
-    """Return a number rounded as in JavaScript: 25.0 -> 25."""
+    """Return a number rounded to `places` decimals as in JavaScript, a whole one as int: 25.0 -> 25."""
     short = round(value, places)
     return int(short) if short == int(short) else short
 

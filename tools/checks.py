@@ -53,7 +53,8 @@ class Ended:
 
 
 def run(checks: Iterable[Check], *, at_once: int) -> int:
-    """Run all checks and print a summary, whose last line has the total. Return 0 if all succeeded.
+    """Run all checks, at most `at_once` at a time, and print a summary, whose last line has the total. Return 0 if
+    all succeeded, 1 if not, INTERRUPTED after a signal.
 
     SIGINT and SIGTERM end all checks, with one signal each, so that their tests can clean up.
     """
@@ -133,8 +134,8 @@ class _Running:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt for either signal. In the background of a script SIGINT is ignored, also by all
-    children."""
+    """Context manager in which SIGINT and SIGTERM raise KeyboardInterrupt. In the background of a script SIGINT
+    would be ignored, also by all children."""
     before = [
         (number, signal.signal(number, signal.default_int_handler))
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -160,14 +161,15 @@ def _side_by_side(waiting: list[Check], at_once: int) -> Iterator[Ended]:
 
 
 def _next(waiting: Sequence[Check], running: Sequence[_Running]) -> Check | None:
-    """Return the first waiting check that does not wait for a check that has yet to end."""
+    """Return the first waiting check that does not wait for a check that has yet to end, None if there is none."""
     awaited = {check.name for check in waiting} | {one.check.name for one in running}
     return next((check for check in waiting if check.after not in awaited), None)
 
 
 @contextmanager
 def _all_ended_at_the_end(running: list[_Running]) -> Iterator[list[_Running]]:
-    """Ask remaining processes to end when the block ends; kill them if they do not, or at a second signal."""
+    """Context manager with the list of running checks, which the caller keeps up to date. At its end it asks the
+    processes in the list to end, and kills them if they do not, or at a second signal."""
     try:
         yield running
     finally:

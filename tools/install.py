@@ -100,7 +100,8 @@ def _install(dev: bool) -> None:
 
 
 def _once(step: str, inputs: list[str], output: Path, work: Callable[[], None]) -> None:
-    """Run `work` and write the step's stamp, unless the stamp shows that it ran here with the same inputs."""
+    """Run `work` and write the step's stamp, unless the stamp shows that it ran here with the same `inputs` (files)
+    and `output` exists."""
     stamp = VENV / "stamps" / step
     key = _key(inputs)
     if output.exists() and stamp.exists() and stamp.read_text() == key:

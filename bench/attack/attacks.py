@@ -74,7 +74,8 @@ async def ask(target: Target, request: bytes, answers: Answers) -> None:
 async def repeat(
     target: Target, requests: list[bytes], connections: int, seconds: float, answers: Answers
 ) -> None:
-    """Send the requests in turn, on `connections` connections at once, for `seconds`."""
+    """Send the requests in turn, on `connections` connections at once, for `seconds`; count the answers by status in
+    `answers`."""
     end = time.monotonic() + seconds
 
     async def client(place: int) -> None:

@@ -13,7 +13,8 @@ StepPoint = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How to draw a metric. `scale`: factor for stored values; `colour`: name of a palette colour."""
+    """How to draw a metric. `key`: its name in progress lines; `scale`: factor for stored values; `colour`: name of
+    a palette colour; `ceiling`: top of the axis, None to fit the values."""
 
     key: str
     name: str

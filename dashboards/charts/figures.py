@@ -113,14 +113,14 @@ def line_figure(
 
 
 def as_json(figure: Any, theme: Theme) -> dict[str, Any]:
-    """Return a figure as plain data with its template's name in place of the template."""
+    """Return a Plotly figure as plain data, with the name of the theme's template in place of the template."""
     found: dict[str, Any] = figure.to_plotly_json()
     found["layout"]["template"] = template_name(theme)
     return found
 
 
 def time_axis(title: str, x_range: tuple[datetime, datetime] | None) -> dict[str, Any]:
-    """Return a time axis; without a range it fits the points."""
+    """Return a time axis over `x_range`; None fits it to the points."""
     # Plotly does not take a list of formats from a template.
     axis: dict[str, Any] = {"type": "date", "title": {"text": title}, "tickformatstops": TIME_TICKS}
     return axis | ({"range": [edge(end) for end in x_range]} if x_range else {})

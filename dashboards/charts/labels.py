@@ -23,11 +23,11 @@ class EndLabel:
 
 
 def spread(values: Sequence[float], low: float, high: float, plot_pixels: float) -> list[float]:
-    """Return the vertical shift of each label in pixels (negative is down) so that none overlap or leave the
-    plot.
+    """Return the vertical shift of each label in pixels (negative is down) so that none overlap or leave the plot.
+    `low`, `high`: the values at the bottom and top of the plot, which is `plot_pixels` high.
 
-    Labels are placed from the highest value down, equal values in the given order; labels that would leave
-    the plot at the bottom push the others up. If there are too many, they share the height evenly.
+    Labels are placed from the highest value down, equal values in the given order; labels that would leave the plot
+    at the bottom push the others up. If there are too many, they share the height evenly.
     """
     units_per_pixel = (high - low) / plot_pixels
     gap = min(GAP_PIXELS, plot_pixels / max(len(values) - 1, 1)) * units_per_pixel
@@ -44,7 +44,7 @@ def spread(values: Sequence[float], low: float, high: float, plot_pixels: float)
 
 
 def most_labels(plot_pixels: float) -> int:
-    """Return how many labels fit one below the other."""
+    """Return how many labels fit one below the other in a plot of this height."""
     return int(plot_pixels // GAP_PIXELS) + 1
 
 
@@ -59,7 +59,8 @@ def room_for(labels: Sequence[str]) -> int:
 def annotations(
     labels: Sequence[EndLabel], low: float, high: float, plot_pixels: float
 ) -> list[dict[str, Any]]:
-    """Return Plotly annotations to the right of the plot, beside each line's last value."""
+    """Return Plotly annotations to the right of the plot, beside each line's last value. `low`, `high`: the values
+    at the bottom and top of the plot."""
     shifts = spread([label.value for label in labels], low, high, plot_pixels)
     return [
         {

@@ -79,7 +79,7 @@ def efficiency_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
 
 
 def allreduce_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
-    """Return the chart of the share of step time spent in all-reduce, by number of workers; without runs that did not
+    """Return the chart of the share of step time spent in all-reduce, by number of workers. Omits runs that did not
     measure it."""
     palette, found = palette_for(theme), [one for one in scaled(runs) if one.run.allreduce_share is not None]
     points = [(float(one.run.workers), (one.run.allreduce_share or 0.0) * 100) for one in found]

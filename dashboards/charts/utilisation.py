@@ -76,8 +76,10 @@ def job_use_chart(
     scale: float, top: float, longest_gap: timedelta, span: tuple[datetime, datetime],
     live_seconds: int | None,
 ) -> Chart:  # fmt: skip
-    """Return the figure of a job's use over time, with a gap while it had no pod. `scale`: factor for the
-    values; `marks`: the starts of its attempts."""
+    """Return the figure of a job's use over time, with a gap where points are more than `longest_gap` apart.
+    `scale`: factor for the values; `top`: the scaled value at the top of the axis; `marks`: the starts of its
+    attempts; `span`: start and end of the axis. `live_seconds`: length of a range that moves with the current time,
+    None for a fixed one."""
     palette = palette_for(theme)
     scaled = [(x, value * scale) for x, value in points]
     says = f"{name} is {{last}} {unit}; lowest {{low}} {unit}, highest {{high}} {unit}."

@@ -25,8 +25,8 @@ class Waited:
 def waiting_chart(
     spans: Sequence[Waited], span_seconds: int, *, theme: Theme, start: datetime, end: datetime
 ) -> Chart:
-    """Return the figure with a bar of the mean wait per interval and a tick at the longest; intervals in
-    which no job started are empty."""
+    """Return the figure with a bar of the mean wait per interval of `span_seconds` and a tick at the longest;
+    intervals in which no job started are empty."""
     longest = max((span.longest for span in spans), default=0.0)
     unit, seconds = _unit(longest)
     axes = Axes("Time", f"Wait, {unit}", (0, max(longest / seconds, 1.0) * 1.08), unit, x_range=(start, end))

@@ -96,7 +96,7 @@ def _change(field: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _edge(field: str, value: Any) -> Any:
-    """Return the value as users write it: GPUs instead of milli-GPUs, bytes with a unit."""
+    """Return the value of a column as users write it: GPUs instead of milli-GPUs, bytes with a unit."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     if field.endswith("_bytes"):

@@ -33,7 +33,7 @@ def ago(key: str, otherwise: Text = formats.NOTHING) -> Cell:
 
 
 def linked(page: str, key: str) -> Cell:
-    """Return a cell function that shows the name of the row's object as a link to its page."""
+    """Return a cell function that shows the row's value `key` as a link to the `page` whose argument it is."""
     return lambda row: link(reverse(page, args=[row[key]]), row[key])
 
 
@@ -48,12 +48,13 @@ def link(url: str, label: str) -> SafeString:
 
 
 def badge(tone: str, label: Text) -> SafeString:
-    """Return a coloured badge as HTML."""
+    """Return a badge as HTML. `tone`: its CSS class, such as "good"."""
     return format_html('<span class="badge {}">{}</span>', tone, label)
 
 
 def chip(palette_index: int | None, name: str, *, is_link: bool = True) -> SafeString:
-    """Return a project's coloured chip as HTML, by default a link to its page."""
+    """Return a project's chip in its colour as HTML, by default a link to its page. `palette_index`: None for the
+    first colour."""
     colour = palette_index or 0
     if not is_link:
         return format_html('<span class="chip p-{}">{}</span>', colour, name)
@@ -61,7 +62,7 @@ def chip(palette_index: int | None, name: str, *, is_link: bool = True) -> SafeS
 
 
 def bar(share: float | None, tone: str = "") -> SafeString | str:
-    """Return a bar with its percentage for a share from 0 to 1; a dash if unknown."""
+    """Return a bar with its percentage for a share from 0 to 1; a dash if unknown. `tone`: the bar's CSS class."""
     if share is None:
         return formats.NOTHING
     value = formats.percent(share)

@@ -17,7 +17,8 @@ def number_column(
     *,
     is_nullable: bool = False,
 ) -> Column:
-    """Return a column of numbers. `name`: the key of the number in a row, whereas `key` names the column in URLs."""
+    """Return a column of numbers. `key` names the column in URLs, `name` the number in a row. `sort`, `css`,
+    `is_nullable`: as in Column."""
     return Column(key, label, cells.number(name), sort, css, is_nullable, falls=True)
 
 

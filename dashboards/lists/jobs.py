@@ -48,7 +48,8 @@ REASON_LENGTH = 90
 
 
 def rows_of(actor: Actor, jobs: QuerySet[Job], colours: dict[str, int] | None = None) -> list[Row]:
-    """Return jobs as list rows, in the queryset's order."""
+    """Return jobs as list rows, in the queryset's order, as the actor may see them. `colours`: palette index by
+    project name; None reads those of all projects."""
     known = palette() if colours is None else colours
     return [
         job | {"key": job["id"], "palette_index": known.get(job["project"])}
@@ -67,7 +68,7 @@ def unfinished_of(actor: Actor, project: Project, limit: int = 20) -> tuple[list
 
 
 def latest_of(actor: Actor, user: User, limit: int = 20) -> list[Row]:
-    """Return rows of the user's newest jobs that the actor may see."""
+    """Return rows of the user's newest jobs that the actor may see, at most `limit`."""
     return rows_of(actor, visible_jobs(actor).filter(user=user).order_by("-submit_rank")[:limit])
 
 

@@ -24,15 +24,14 @@ class Term:
     is_nullable: bool = False
 
     def ordering(self, *, is_backward: bool) -> OrderBy:
-        """Return the term for order_by, reversed for reading backwards."""
+        """Return the term for order_by, reversed if `is_backward`."""
         descending = self.is_descending != is_backward
         # Named only for nullable columns: PostgreSQL uses an index only with the index's own order of nulls.
         first, last = (is_backward or None, not is_backward or None) if self.is_nullable else (None, None)
         return OrderBy(F(self.name), descending=descending, nulls_first=first, nulls_last=last)
 
     def beyond(self, value: Any, *, is_backward: bool) -> Q:
-        """Return a filter for rows that sort after `value` by this term, or before it when reading
-        backwards."""
+        """Return a filter for rows that sort after `value` by this term, or before it if `is_backward`."""
         if value is None:
             return Q(**{f"{self.name}__isnull": False}) if is_backward else Q(pk__in=())
         lookup = "lt" if self.is_descending != is_backward else "gt"
@@ -61,8 +60,8 @@ class Keys:
 
 
 def read_page(rows: QuerySet[Any], order: Order, asked: Mapping[str, str], limit: int) -> Keys:
-    """Return the page after `?after=<cursor>` or before `?before=<cursor>`; the first page without a valid
-    cursor."""
+    """Return the keys of the page after `?after=<cursor>` or before `?before=<cursor>`, at most `limit`; the first
+    page without a valid cursor. `asked`: the query parameters."""
     is_backward = bool(asked.get("before"))
     position = _position(rows, order, asked.get("before") or asked.get("after") or "")
     is_backward = is_backward and position is not None
@@ -97,7 +96,8 @@ def moment_of(cursor: str) -> datetime | None:
 
 
 def _beyond(terms: Sequence[Term], values: Sequence[Any], *, is_backward: bool) -> Q:
-    """Return a filter for rows after `values` in the order of the terms: a > x, or a = x and b > y."""
+    """Return a filter for rows after `values` in the order of the terms: a > x, or a = x and b > y. `is_backward`:
+    for rows before them."""
     found, equal = Q(pk__in=()), Q()
     for term, value in zip(terms, values, strict=True):
         found |= equal & term.beyond(value, is_backward=is_backward)

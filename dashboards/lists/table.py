@@ -122,8 +122,8 @@ class Page:
 def list_page(
     view: ListView, actor: Actor, rows: QuerySet[Any], asked: Mapping[str, str], *, can_select: bool = False
 ) -> Page:
-    """Return the page of a list that the query parameters request. An unknown sort or cursor gives the first
-    page."""
+    """Return the page of `rows` that the query parameters `asked` request. An unknown sort or cursor gives the first
+    page. `can_select`: rows get checkboxes."""
     narrowed = {item.key: text for item in view.filters if (text := asked.get(item.key, "").strip())}
     for item in view.filters:
         if item.key in narrowed:
@@ -151,7 +151,8 @@ def table(
     without: Sequence[str] = (),
     can_select: bool = False,
 ) -> Table:
-    """Return the table of these rows; without `order` its headers are not links."""
+    """Return the table of these rows. `order`: the key of its current order, "" for headers that are not links.
+    `without`: keys of columns to omit. `can_select`: rows get checkboxes."""
     columns = [column for column in view.columns if column.key not in without]
     written = [(column, lined_up([column.cell(row) for row in rows])) for column in columns]
     return Table(
@@ -201,8 +202,8 @@ def _ordered(
 
 
 def _beside(column: Column) -> Text:
-    """Return the label of a cell for narrow screens, where headers are hidden: numbers need one, words do
-    not."""
+    """Return the label that a cell of this column shows on narrow screens, where headers are hidden: numbers need
+    one, words do not."""
     return column.label if "num" in column.css.split() else ""
 
 

@@ -65,7 +65,7 @@ def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def analytics_chart(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Return a chart of the page over the requested range."""
+    """Return a chart of the page over the requested range. Raises NotVisible for an unknown `name`."""
     if name not in _CHARTS:
         raise NotVisible(f"There is no chart {name!r}.")
     return answer(_CHARTS[name](actor, _chosen(request), theme(request)))
@@ -86,7 +86,8 @@ def analytics_csv(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def read_range(preset: str, start: str, end: str, now: datetime) -> Range:
-    """Return the requested range: a preset that ends now, or two times. The last day if neither is valid."""
+    """Return the requested range: a preset that ends `now`, or the two times `start` and `end` ("": now). Otherwise
+    the last day, with `error` set if times were given."""
     default = Range(now - timedelta(days=1), now, "24h")
     if preset in PRESETS:
         return Range(now - timedelta(seconds=PRESETS[preset]), now, preset)

@@ -28,7 +28,7 @@ View = Callable[Concatenate[HttpRequest, Actor, P], HttpResponseBase]
 
 
 def actor_of(request: HttpRequest) -> Actor:
-    """Return the signed-in user as an actor."""
+    """Return the signed-in user as an actor. Raises PermissionDenied if no user is signed in."""
     user = request.user
     if not isinstance(user, User):
         raise PermissionDenied
@@ -36,8 +36,8 @@ def actor_of(request: HttpRequest) -> Actor:
 
 
 def signed_in(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
-    """Wrap a view for signed-in users: it answers 404 for invisible objects, 403 for insufficient roles, and
-    shows a conflict as a message."""
+    """Wrap a view for signed-in users: it redirects others to the sign-in page, and answers 404 if the view raises
+    NotVisible, 403 if it raises Forbidden."""
 
     def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         if not request.user.is_authenticated:
@@ -54,7 +54,8 @@ def signed_in(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpRespon
 
 
 def attempt(request: HttpRequest, verb: Callable[[], object], done: str) -> bool:
-    """Run the action of a button; show `done` or the error as a message. Return whether it succeeded."""
+    """Run the action of a button and show the message `done`. If it raises Conflict, show that as an error instead
+    and return False; any other exception is raised."""
     try:
         verb()
     except Conflict as conflict:

@@ -73,7 +73,8 @@ def node_use(request: HttpRequest, actor: Actor, name: str, metric: str) -> Http
 
 @signed_in
 def job_curve(request: HttpRequest, actor: Actor, job_id: str, name: str) -> HttpResponseBase:
-    """Return the chart of a job's metric over its steps, or of its GPU use over time."""
+    """Return the chart of a job's metric over its steps, or of its GPU use over time. Raises NotVisible for an
+    unknown `name`."""
     job = job_for(actor, job_id)
     if name in history.JOB_USES:
         return answer(job_use_chart(**history.job_use(job, name, timezone.now()), theme=theme(request)))

@@ -101,7 +101,7 @@ def cluster_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> Ht
 
 
 def _kind_to_attach(request: HttpRequest) -> EngineKind:
-    """Return the engine kind named in the URL, else the first kind that has a form."""
+    """Return the engine kind named by `?engine=`, else the first kind that has a form."""
     kinds = [kind for kind in engine_kinds().values() if kind.form is not None]
     return next((kind for kind in kinds if kind.name == request.GET.get("engine")), kinds[0])
 
@@ -140,7 +140,8 @@ def _edit(request: HttpRequest, actor: Actor, cluster: Cluster) -> Cluster:
 
 
 def _half_life(request: HttpRequest) -> int | None:
-    """Return the hours after which past use counts half; None for the server's setting."""
+    """Return the hours after which past use counts half; None for the server's setting. Raises Invalid for a
+    malformed number."""
     hours = request.POST.get(HALF_LIFE, "").strip()
     if not hours:
         return None
@@ -152,8 +153,8 @@ def _half_life(request: HttpRequest) -> int | None:
 
 
 def _access(request: HttpRequest, kind: EngineKind) -> dict[str, Any]:
-    """Return the fields that say how to reach the cluster, in REST form: those of the selected access method
-    of the kind."""
+    """Return the fields that say how to reach the cluster, in REST form: only the access method that was selected,
+    or else all entered credentials. Raises Invalid as `_upload`."""
     for name in _widgets(kind, "way"):
         if request.POST.get("reach") == name:
             return {name: True}
@@ -169,7 +170,8 @@ def _widgets(kind: EngineKind, widget: str) -> list[str]:
 
 
 def _upload(request: HttpRequest, kind: EngineKind, name: str) -> str:
-    """Return the content of the uploaded file, or the pasted text."""
+    """Return the credential `name` from its uploaded file or, without one, from the pasted text. Raises Invalid if
+    it is not text or the kind of cluster refuses it."""
     chosen = request.FILES.get(f"{name}_file")
     text = request.POST.get(name, "").strip()
     try:
@@ -183,7 +185,8 @@ def _upload(request: HttpRequest, kind: EngineKind, name: str) -> str:
 
 
 def _settings(request: HttpRequest) -> dict[str, Any]:
-    """Parse one KNOB=VALUE per line; a value that is valid JSON is decoded, any other is text."""
+    """Parse the entered settings, one NAME=VALUE per line; a value that is valid JSON is decoded, any other is text.
+    Raises Invalid for a line without "="."""
     settings: dict[str, Any] = {}
     for line in request.POST.get("settings", "").splitlines():
         name, equals, value = (part.strip() for part in line.partition("="))
@@ -203,7 +206,8 @@ def _settings(request: HttpRequest) -> dict[str, Any]:
 def _form_page(
     request: HttpRequest, actor: Actor, kind: EngineKind, cluster: Cluster | None, save: Callable[[], Cluster]
 ) -> HttpResponseBase:
-    """Show the form, or on POST save what it has and go to the cluster's page; a refused form is shown again."""
+    """Show the form of a new cluster (`cluster` None) or of an existing one. On POST call `save` and go to the
+    cluster's page; if it raises Invalid or Conflict, show the form again with the errors."""
     errors: dict[str, str] = {}
     if request.method == "POST":
         try:

@@ -46,7 +46,8 @@ class Unreadable(ValueError):
 
 
 def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
-    """Return the submission of a filled form; omits empty fields. Raises Unreadable."""
+    """Return the submission of a filled form; omits empty fields. `raw`: the form's texts. Raises Unreadable with
+    the errors of all fields that cannot be parsed."""
     body, errors = read_body(raw)
     if errors:
         raise Unreadable(errors)
@@ -54,7 +55,7 @@ def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
-    """Parse a filled form; return the values, and the errors by field."""
+    """Parse the texts of a filled form; return the submission of the valid fields, and the errors by field."""
     errors: Errors = _too_long(raw)
     filled = {name: text.strip() for name, text in raw.items() if name not in errors and text.strip()}
     body: dict[str, Any] = {}
@@ -71,7 +72,7 @@ def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
 
 
 def parse_text(field: Field, text: str) -> Any:
-    """Return the JSON value of a form field's text. Raises Unreadable."""
+    """Return the JSON value of a form field's text. Raises Unreadable if it cannot be parsed."""
     value = field.value
     if value.separator == LINES:
         lines = enumerate(text.splitlines(), 1)
@@ -82,8 +83,8 @@ def parse_text(field: Field, text: str) -> Any:
 
 
 def _piece(field: Field, text: str, line: int = 0) -> Any:
-    """Parse a part of a field's text: the line with the number `line`, or for 0 a word or the whole text. Blanks around
-    the "=" of a line are dropped. Raises Unreadable."""
+    """Parse a part of a field's text: the line with the number `line`, or for 0 a word or the whole text. Blanks
+    around the "=" of a line are dropped. Raises Unreadable if it cannot be parsed."""
     written = "=".join(part.strip() for part in text.strip().split("=", 1)) if line else text
     try:
         return field.value.parse(written)
@@ -229,7 +230,7 @@ def _spec_errors(body: Mapping[str, Any]) -> Errors:
 def _form(
     request: HttpRequest, actor: Actor, raw: Mapping[str, str], checked: Checked, *, is_refused: bool
 ) -> HttpResponseBase:
-    """Show the form; errors are shown only after it was sent, not while it is still empty."""
+    """Show the form. Errors are shown only if `is_refused`, after it was sent, not while it is still empty."""
     more = {field.name for field in INPUTS if field.input and field.input.section == MORE}
     listed = {
         "kinds": [(kind.name, kind.label) for kind in KINDS.values()],

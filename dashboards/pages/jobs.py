@@ -55,7 +55,8 @@ def job_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overview") -> HttpResponseBase:
-    """Show one job: state, reason, pods and nodes, metrics and log, by tab."""
+    """Show one tab of a job's page: state, reason, pods and nodes, metrics or log. Raises NotVisible for a tab that
+    it does not have, Forbidden for a viewer who opens the terminal."""
     job = job_for(actor, job_id)
     hidden = set() if KINDS[job.kind].is_elastic else {"workers"}
     if tab not in TABS or tab in hidden:

@@ -32,7 +32,7 @@ def about_removal(project: Project, user: User) -> Question:
 
 
 def about_user(user: User, verb: str) -> Question:
-    """Return the question before an account is locked or its admin rights are changed."""
+    """Return the question before an account is locked or its admin rights are changed, by `verb`."""
     titles = {
         "lock": _("Lock {user}?"),
         "promote": _("Make {user} an admin?"),

@@ -22,7 +22,7 @@ MOST_WORKERS, LONGEST_SECONDS = 10_000, 7 * 86_400
 
 @signed_in
 def job_scale(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
-    """Show what a resize would do, or start it."""
+    """GET: show which workers a resize would start or stop. POST: start it."""
     job = job_for(actor, job_id, needed=Role.MEMBER)
     back = reverse("job-tab", args=[job_id, "workers"])
     try:

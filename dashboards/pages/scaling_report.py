@@ -11,7 +11,8 @@ from dashboards.reads import scaling_report as reads
 
 @signed_in
 def scaling_reports(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show the list of reports, or the report that the URL names."""
+    """Show the list of reports, or the report of `?project=` and `?name=`. Raises NotVisible if the actor sees none
+    of its jobs."""
     project, name = request.GET.get("project", ""), request.GET.get("name", "")
     if not name:
         context = {"reports": reads.reports(actor), "label": reads.LABEL}

@@ -31,7 +31,8 @@ MOST = 200
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb on selected jobs. `skips`: states in which it would change nothing."""
+    """A verb on selected jobs. `skips`: states in which it would change nothing. Texts: `asks` and `says` of the
+    question, `do` on its button, `done` and `not_done` for the result."""
 
     carry_out: Callable[..., object]
     skips: tuple[str, ...]

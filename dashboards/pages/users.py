@@ -116,7 +116,7 @@ def token_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def token_revoke(request: HttpRequest, actor: Actor, token_id: int) -> HttpResponseBase:
-    """Revoke a token; GET asks for confirmation."""
+    """Revoke one of the actor's own tokens; GET asks for confirmation. Raises NotVisible for any other token."""
     token = Token.objects.select_related("user").filter(pk=token_id, user=actor.user).first()
     if token is None:
         raise NotVisible("There is no such token.")

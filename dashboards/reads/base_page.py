@@ -30,5 +30,6 @@ def clusters() -> list[dict[str, Any]]:
 
 
 def shown_state(state: str, *, is_reachable: bool) -> str:
-    """Return a cluster's condition in one word: its state, or "unreachable"."""
+    """Return a cluster's condition in one word: its state, or "unreachable" for an attached cluster that does not
+    answer."""
     return "unreachable" if state == Cluster.ATTACHED and not is_reachable else state

@@ -13,7 +13,7 @@ OUTCOMES = {"ok": "good", "warning": "warning", "failed": "bad"}
 
 
 def rows(clusters: list[Cluster]) -> list[Row]:
-    """Return clusters with state, colour and the number of failed checks."""
+    """Return clusters in REST form as admins see them, with the colour of the state and the number of failed checks."""
     return [_row(shown) for shown in cluster_rows(clusters, is_admin=True)]
 
 

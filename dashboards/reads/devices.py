@@ -22,8 +22,8 @@ SQUARES_MOST = 2048
 
 
 def device_nodes(nodes: QuerySet[Node], sees: Sees, palette: Palette) -> list[Row]:
-    """Return nodes in the queryset's order, each with its devices and their `cells` (see `cell`). Three
-    queries."""
+    """Return nodes in the queryset's order, each with its devices and their `cells` (see `cell`). `sees`: the
+    projects whose jobs may be named, None for all. Three queries."""
     return [
         {**node, "about": about(node), "cells": [cell(device, palette) for device in node["devices"]]}
         for node in nodes_with_devices(nodes, sees)
@@ -44,7 +44,7 @@ def status(node: Mapping[str, Any]) -> str:
 
 
 def model(name: str, memory_mib: int, joint: str = " ") -> str:
-    """Return a device's model and memory, as far as known, joined by `joint`."""
+    """Return a device's model and its memory in GB, as far as known, joined by `joint`."""
     return joint.join(part for part in (name, formats.mebibytes(memory_mib) if memory_mib else "") if part)
 
 
@@ -110,8 +110,8 @@ def holders(devices: Sequence[Mapping[str, Any]]) -> dict[int, list[Row]]:
 
 
 def held_together(devices: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return groups of adjacent devices with the same holders: {"label": "0-3", "holders", "is_foreign",
-    "use"}."""
+    """Return groups of adjacent devices with the same holders: {"label": "0–3" (their indexes), "holders",
+    "is_foreign", "use" (mean utilisation, None if unknown)}."""
     runs: list[list[Mapping[str, Any]]] = []
     for device in devices:
         is_next = bool(runs) and _held_by(runs[-1][-1]) == _held_by(device)
@@ -137,8 +137,8 @@ def _held_by(device: Mapping[str, Any]) -> tuple[bool, list[tuple[str | None, st
 
 
 def heat_map(devices: int) -> HeatMap:
-    """Return one drawing of all nodes that have devices: a square per device, or per node above the limit
-    `devices`. At most three queries."""
+    """Return one drawing of all nodes that have devices: a square per device, or per node if there are more than
+    SQUARES_MOST `devices`. At most three queries."""
     if devices > SQUARES_MOST:
         return draw([Block(node["name"], (_node_square(node),)) for node in node_shares()])
     return draw([_block(node) for node in device_shares()])

@@ -54,8 +54,8 @@ NODE_LINES: Mapping[str, Callable[[Node, datetime, datetime], NodeLines]] = {
 
 
 def job_use(job: Job, name: str, now: datetime) -> dict[str, Any]:
-    """Return the arguments for a chart of a job's utilisation or memory, from its first start until now or
-    its end."""
+    """Return the arguments of `job_use_chart`, without the theme, for a job's use `name` (a key of JOB_USES), from
+    its first start until now or its end."""
     attempts = job.attempts.order_by("number").values_list("number", "started_at", "ended_at")
     starts = [(number, at) for number, at, _ended in attempts if at is not None]
     end = max(job.finished_at or now, job.created_at + LEAST)
@@ -126,7 +126,7 @@ def waits(start: datetime, end: datetime) -> tuple[list[Waited], int]:
 def user_hours(
     start: datetime, end: datetime, project_ids: Collection[int] | None
 ) -> list[tuple[str, float]]:
-    """Return (user, GPU hours) of jobs in these projects (None: all), largest first."""
+    """Return (user, GPU hours) in start..end of jobs in these projects (None: all), largest first."""
     hours = gpu_hours(start, end, project_ids)
     names = dict(User.objects.filter(pk__in=hours).values_list("pk", "username"))
     named = [(names.get(key, _("deleted user %(id)s") % {"id": key}), value) for key, value in hours.items()]

@@ -32,8 +32,8 @@ FIGURES = 6
 def figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
     """Return the figures of a job: progress, expected end and utilisation, as {"name", "value", "unit", "under"}.
 
-    `reached`: the last progress of each attempt, by number. Until the current attempt has reported, the previous
-    one's is shown.
+    `detail`: the job in REST form. `reached`: the last progress of each attempt, by number. Until the current
+    attempt has reported, the previous one's is shown.
     """
     status = detail["status"]
     strip = _progress_figures(detail, reached)
@@ -120,7 +120,8 @@ def explain(actor: Actor, job: Job) -> Row | None:
 
 
 def job_outlook(actor: Actor, job: Job) -> Row:
-    """Return when a queued job is expected to start and which changes would start it; takes seconds."""
+    """Return {"start_estimate", "fixes", "is_known"}: when a queued job is expected to start (None if unknown) and
+    which changes would start it, as sentences. Takes seconds."""
     found = outlook(job, visible_project_names(actor))
     fixes = [fix["message"] for fix in found["would_start_if"]]
     return {"start_estimate": found["start_estimate"], "fixes": fixes, "is_known": True}
@@ -129,7 +130,8 @@ def job_outlook(actor: Actor, job: Job) -> Row:
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:
     """Return the metrics to draw over all attempts of a job: {"name", "title", "axis", "width", "is_there"}. For
     kinds that report progress, space is reserved for curves without values yet (`is_there` False), so that the page
-    does not move when they arrive. `is_whole`: True for the metrics tab, which also shows GPU memory."""
+    does not move when they arrive. `reached`: the last progress of each attempt. `is_whole`: True for the metrics
+    tab, which also shows GPU memory."""
     steps = [progress for progress in reached.values() if progress.get("step") is not None]
     reported = {name for name in ("loss", "accuracy") for one in steps if one.get(name) is not None}
     there = reported | _measured(job, detail)
@@ -150,7 +152,7 @@ def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool 
 
 
 def events(actor: Actor, job: Job, most: int) -> list[Row]:
-    """Return the job's events, newest first, as the actor may see them."""
+    """Return the job's `most` newest events, newest first, without progress, as the actor may see them."""
     rows = Event.objects.filter(job_id=job.pk).exclude(kind="job.progressed").order_by("-seq")
     found = rows.values("seq", "at", "kind", "actor", "reason", "message", "data")[:most]
     sees = visible_project_names(actor)
@@ -158,7 +160,7 @@ def events(actor: Actor, job: Job, most: int) -> list[Row]:
 
 
 def pods(job: Job) -> list[Row]:
-    """Return every pod of every attempt."""
+    """Return every pod of every attempt in REST form."""
     return [pod for _job_id, pod in pod_rows(Pod.objects.filter(job=job))]
 
 

@@ -113,8 +113,9 @@ def _named(row: Mapping[str, Any], *, is_visible: bool) -> Row:
 
 
 def _step(name: str, moments: Sequence[datetime | None], at: int, *, is_over: bool) -> Row:
-    """Return step `at` (0 to 3) of a start. `moments`: the times between the steps, None while unknown. Step 1 begins
-    and ends at the same time, so its duration is not shown."""
+    """Return step `at` (0 to 3) of a start. `moments`: the times between the steps, None while unknown. `is_over`:
+    the attempt has ended, so that missing steps are missed. Step 1 begins and ends at the same time, so its duration
+    is not shown."""
     begins = (moments[0], moments[1], moments[1], moments[2])[at]
     ends = (moments[1], moments[1], moments[2], moments[3])[at]
     if ends is not None:
@@ -128,7 +129,8 @@ def _step(name: str, moments: Sequence[datetime | None], at: int, *, is_over: bo
 
 
 def _detail(job: Job, pods: Sequence[Pod], at: int) -> Row:
-    """Return the note beside a step's time: the node where the pod was placed, or what a start waits for."""
+    """Return the note beside the time of step `at`, as {"text", "title"}: the node where the pod was placed, or what
+    a start waits for; {} for other steps."""
     if at == 1 and pods:
         nodes = sorted({pod.node.name for pod in pods})
         return {
@@ -210,7 +212,7 @@ def _borrowed(job: Job, attempt: Attempt) -> Row:
 
 
 def _became(attempt: Attempt, reached: Mapping[int, Row]) -> str:
-    """Return the outcome of an attempt: "suspended at step 766", "running"."""
+    """Return the outcome of an attempt with the last step that it reached: "suspended at step 766", "running"."""
     outcome = _("running") if attempt.started_at else _("starting")
     if attempt.ended_at is not None:
         outcome = _("preempted") if attempt.reason == PREEMPTED else attempt.outcome or attempt.reason

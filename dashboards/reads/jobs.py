@@ -18,6 +18,7 @@ def attempts(job: Job) -> list[Row]:
 
 
 def find(actor: Actor, text: str, limit: int) -> list[Row]:
-    """Return jobs whose name begins with or contains a text, newest first."""
+    """Return at most `limit` jobs that the actor may see and whose name begins with or contains `text`, newest
+    first."""
     jobs = visible_jobs(actor).filter(name__icontains=text).order_by("-submit_rank")
     return [{**row} for row in jobs.values("id", "name", "project__name", "state")[:limit]]

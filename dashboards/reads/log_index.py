@@ -50,8 +50,9 @@ def _attempt(job: Job, number: int, rank: int, notes: Sequence[Row]) -> Row:
 
 
 def _by_attempt(notes: Sequence[Row], begun: Mapping[int, datetime]) -> Mapping[int, list[Row]]:
-    """Return notes by attempt: the one that they name, or the newest at their time; earlier notes belong to
-    the first. The event of a start may be slightly earlier than its attempt's start time."""
+    """Return notes by attempt: the one that they name, or the newest that had begun at their time; earlier notes
+    belong to the first. `begun`: start times by attempt. The event of a start may be slightly earlier than its
+    attempt's start time."""
     found: dict[int, list[Row]] = defaultdict(list)
     for note in notes:
         earlier = [number for number, at in begun.items() if at <= note["time"]]

@@ -48,11 +48,11 @@ class Facts:
     idle: Sequence[str] = ()
 
     def count(self, *, is_queued: bool) -> int:
-        """Return the number of queued or running jobs that the reader may see."""
+        """Return the number of queued jobs, or of running ones, that the reader may see."""
         return sum(job.count for job in self.jobs if job.is_queued == is_queued and job.is_in(self.sees))
 
     def hides(self, *, is_queued: bool) -> bool:
-        """Return whether there are queued or running jobs that the reader may not see."""
+        """Return whether there are queued jobs, or running ones, that the reader may not see."""
         return any(job.is_queued == is_queued and not job.is_in(self.sees) for job in self.jobs)
 
 
@@ -172,8 +172,8 @@ def _lists(facts: Facts) -> Row:
 
 
 def _queue(sees: Sees, count: int) -> tuple[list[Row], list[Row]]:
-    """Return the first queued jobs and, for a longer queue, the latest submitted ones, in order of
-    submission."""
+    """Return the first queued jobs and, for a queue of more than are shown (`count`: its length), the latest
+    submitted ones, in order of submission."""
     if count <= ROWS:
         return queries.queued_rows(sees, ROWS) if count else [], []
     first = queries.queued_rows(sees, ROWS - NEWEST)
@@ -210,7 +210,8 @@ def _projects(shares: Mapping[str, Row], sees: Sees) -> Row:
 
 
 def _latest(seq: int, facts: Facts, shares: Mapping[str, Row]) -> Row:
-    """Return the newest point of live charts, values as JSON by the key of their line."""
+    """Return the newest point of live charts: its time `at`, that of event `seq`, and the values as JSON by the key
+    of their line."""
     total = queries.totals(facts.devices, facts.nodes, facts.jobs)
     names = ("gpu_utilization", "gpu_memory_utilization")
     held = {f"project:{name}": row["allocated_gpus"] for name, row in shares.items()}

@@ -36,13 +36,15 @@ def pool_names() -> list[str]:
 
 
 def with_bars(rows: Sequence[Row]) -> list[Row]:
-    """Add an allocation bar to every row, with parts in percent of the largest project's bar."""
+    """Return the rows, each with an allocation bar (see `bar`) whose parts are in percent of the largest project's
+    bar."""
     full = max((_widest(row) for row in rows), default=0) or 1
     return [row | {"bar": bar(row["gpu_quota"], row["status"], full)} for row in rows]
 
 
 def bar(quota: float, status: Row, full: float) -> dict[str, Any]:
-    """Return the parts of one allocation bar, in percent of `full` GPUs."""
+    """Return the parts of one allocation bar, in percent of `full` GPUs: all allocated, the quota, borrowed beyond
+    it, and the fair share. `quota`: in GPUs; `status`: the project's, in REST form."""
     held, fair = status["allocated_gpus"], status["fair_share_gpus"]
     return {
         "all": _percent(held, full),

@@ -85,7 +85,8 @@ def report_runs(actor: Actor, project: str, name: str) -> tuple[list[Run], list[
 
 
 def measured(workers: int, progress: tuple[Progress, ...]) -> Measured | None:
-    """Return the measurements in a run's progress lines, None if they contain no rate."""
+    """Return the measurements in a run's progress lines, None if they contain no rate. `workers`: the run's number
+    of workers."""
     lines = [line for line in progress if LEAST_RATE <= (line.samples_per_second or 0.0) <= MOST_RATE]
     lines = lines[WARM_UP_LINES:] if len(lines) > WARM_UP_LINES else lines
     rates = [line.samples_per_second for line in lines if line.samples_per_second]

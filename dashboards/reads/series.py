@@ -130,7 +130,8 @@ def _means(metric: str, start: datetime, end: datetime) -> dict[str, dict[dateti
 
 
 def _weighed(means: dict[str, dict[datetime, float]], weights: dict[str, int]) -> list[Point]:
-    """Return the mean over clusters, weighted by `weights`."""
+    """Return the mean over clusters at each time, weighted by `weights` (by cluster); omits times with a weight of
+    0. `means`: by cluster and time."""
     sums: dict[datetime, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for name, values in means.items():
         weight = weights.get(name, 0)
@@ -141,7 +142,8 @@ def _weighed(means: dict[str, dict[datetime, float]], weights: dict[str, int]) -
 
 
 def _summed(means: dict[str, dict[datetime, float]], whole: int) -> list[Point]:
-    """Return the sum over clusters at each time, as a share of `whole`."""
+    """Return the sum over clusters at each time, as a share of `whole`; [] if `whole` is 0. `means`: by cluster and
+    time."""
     sums: dict[datetime, float] = defaultdict(float)
     for values in means.values():
         for at, value in values.items():

@@ -36,7 +36,7 @@ register.filter("fraction", formats.fraction)
 
 @register.filter
 def gpus(milli: int | None) -> str:
-    """Format milli-GPUs as GPUs: 1500 -> "1.5"."""
+    """Format milli-GPUs as GPUs: 1500 -> "1.5"; a dash for None."""
     return formats.NOTHING if milli is None else formats.number(milli / 1000)
 
 
@@ -60,7 +60,8 @@ def indented(value: Any) -> str:
 
 @register.simple_tag
 def since(moment: datetime | str | None, style: str = "") -> SafeString | str:
-    """Return the time since a moment, updated in the browser, with the absolute time on hover."""
+    """Return the time since a moment, updated in the browser, with the absolute time on hover; a dash for None.
+    `style`: "ago" for "3 m ago", "" for a duration."""
     at = parse_datetime(moment) if isinstance(moment, str) else moment
     if at is None:
         return formats.NOTHING
@@ -72,7 +73,8 @@ def since(moment: datetime | str | None, style: str = "") -> SafeString | str:
 
 @register.simple_tag
 def moment(at: datetime | None) -> SafeString | str:
-    """Return an absolute time as HTML; the browser converts it to the user's time zone and language."""
+    """Return an absolute time as HTML, a dash for None; the browser converts it to the user's time zone and
+    language."""
     if at is None:
         return formats.NOTHING
     iso = at.isoformat().replace("+00:00", "Z")
@@ -90,7 +92,7 @@ def badge(state: str) -> SafeString:
 
 @register.simple_tag
 def meter(share: float | None, tone: str = "") -> SafeString:
-    """Return a bar for a share from 0 to 1, as HTML."""
+    """Return a bar for a share from 0 to 1, empty for None, as HTML. `tone`: the bar's CSS class."""
     bar = format_html('<rect class="fill" height="100%" width="{}%" rx="3"/>', _filled(share))
     return format_html(
         '<svg class="meter {}" role="img" aria-label="{}">{}</svg>', tone, formats.percent(share), bar
@@ -164,7 +166,8 @@ def ran(status: dict[str, Any]) -> SafeString | str:
 
 @register.inclusion_tag("dashboards/parts/input.html", takes_context=True)
 def input(context: RequestContext, name: str, label: str, about: str = "", **options: Any) -> dict[str, Any]:  # noqa: A001 - the template word
-    """Return the context of a text field of the submit form, with its error."""
+    """Return the context of a text field of the submit form, with its error. `about`: its help text; `options`:
+    further variables of the template."""
     return _text_field(context, name, label, about) | options
 
 

@@ -103,7 +103,8 @@ def find(programs: Programs = CLUSTER) -> dict[str, Path]:
 
 
 def ready(say: Say = print, programs: Programs = CLUSTER) -> dict[str, Path]:
-    """Build missing programs; return every program's path by name. Raises CannotBuild."""
+    """Build missing programs; return every program's path by name. Raises CannotBuild if one is missing and Go is
+    missing too or its build fails. `say` gets lines about the progress."""
     if len(found := find(programs)) < len(programs.names):
         with _alone(programs.directory, say):
             _build(programs, say)
@@ -165,7 +166,8 @@ def _go(programs: Programs) -> str:
 
 @contextmanager
 def _alone(place: Path, say: Say) -> Iterator[None]:
-    """Hold a lock so that one process on this machine builds at a time; others wait and use its result."""
+    """Context manager that holds a lock, so that one process on this machine builds at a time; others wait and use
+    its result."""
     place.mkdir(parents=True, exist_ok=True)
     with (place / ".lock").open("w") as lock:
         try:

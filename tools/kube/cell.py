@@ -65,7 +65,8 @@ class Network:
 
 
 def fork() -> int:
-    """fork(2) into a new PID namespace, whose first process is the child. Raises CannotIsolate."""
+    """Fork a process into a new PID namespace, whose first process is the child; return as os.fork. Later children
+    of the parent are in its own namespace. Raises CannotIsolate if the machine does not allow it."""
     _unshare(CLONE_NEWPID)  # this is about children: all that follow, so the rest are sent back
     child = os.fork()
     if child != 0:
@@ -76,7 +77,8 @@ def fork() -> int:
 
 
 def detach_rest() -> None:
-    """Give this process its own mounts and network; it is killed when its parent ends. Raises CannotIsolate."""
+    """Give this process its own mounts and network; it is killed when its parent ends. Raises CannotIsolate if the
+    machine does not allow it."""
     if _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise CannotIsolate("A process cannot be made to die with its parent here.")
     _unshare(CLONE_NEWNS | CLONE_NEWNET)
@@ -84,8 +86,8 @@ def detach_rest() -> None:
 
 
 def connect(pid: int) -> Network:
-    """Connect this machine to the cell of process `pid` by a veth pair. The interface's name serves as the
-    lock on its slot."""
+    """Connect this machine to the cell of process `pid` by a veth pair. The interface's name serves as the lock on
+    its slot. Raises CannotIsolate if all slots are taken or the machine does not allow it."""
     error = ""
     for network in map(Network, SLOTS):
         cable = f"link add {network.link} type veth peer name eth0 netns {pid}"
@@ -126,8 +128,8 @@ def furnish_network(network: Network) -> None:
 
 
 def furnish_mounts(state_dir: Path, needed: list[Path]) -> None:
-    """Mount inside the cell: its own /proc and empty HIDDEN directories, with `needed` paths at their
-    original places."""
+    """Mount inside the cell: its own /proc and empty HIDDEN directories, except for `state_dir` and the `needed`
+    paths, which keep their places."""
     mount("proc", "/proc", "proc", 0)
     (state_dir / "before").mkdir(exist_ok=True)
     # Addressed by descriptor, since the state directory itself usually lies in a directory that is hidden
@@ -210,19 +212,19 @@ def _removed(group: str) -> bool:
 
 
 def mount(source: str, target: str, kind: str, flags: int) -> None:
-    """mount(2). Raises CannotIsolate."""
+    """Call mount(2) with these arguments. Raises CannotIsolate if it fails."""
     if _libc.mount(source.encode(), target.encode(), kind.encode(), flags, None) != 0:
         raise CannotIsolate(f"{source} cannot be mounted on {target}: {os.strerror(ctypes.get_errno())}.")
 
 
 def must_ip(words: str) -> None:
-    """Run `ip` with these arguments. Raises CannotIsolate."""
+    """Run `ip` with these arguments, separated by blanks. Raises CannotIsolate if it fails."""
     if error := _ip(words):
         raise CannotIsolate(f"`ip {words}` failed: {error}")
 
 
 def _ip(words: str) -> str:
-    """Run `ip`; return "" on success, else its error message."""
+    """Run `ip` with these arguments, separated by blanks; return "" on success, else its error message."""
     result = subprocess.run(["ip", *words.split()], capture_output=True, text=True, check=False)
     return "" if result.returncode == 0 else result.stderr.strip() or f"exit code {result.returncode}"
 

@@ -15,8 +15,8 @@ LIFE = timedelta(days=30)
 
 
 def write_all(directory: Path, addresses: list[str], names: list[str]) -> None:
-    """Write ca, server and client (an admin) as .crt and .key, and the key of service accounts as sa.key and
-    sa.pub."""
+    """Write ca, server and client (an admin) as .crt and .key, and the key of service accounts as sa.key and sa.pub.
+    `addresses`, `names`: IP addresses and DNS names for which the server's certificate is valid."""
     ca_key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     ca_name = _name("trainyard-kube-ca")
     ca = _builder(ca_name, ca_name, ca_key, now).add_extension(x509.BasicConstraints(True, 0), critical=True)

@@ -86,8 +86,8 @@ def take_lock(state_dir: Path) -> int:
 
 
 def end(inner: int, network: Network | None, state_dir: Path) -> int:
-    """Kill the cell and remove what the kernel does not. Return the exit code of a cell that had ended by
-    itself, else 0."""
+    """Kill the cell, whose first process is `inner`, and remove what the kernel does not. `network`: None if it was
+    not connected. Return the exit code of a cell that had ended by itself, else 0."""
     status = 0
     if inner:
         os.kill(inner, signal.SIGKILL)  # it is there until we have waited for it
@@ -126,7 +126,8 @@ def _publish(path: Path, text: str) -> None:
 
 
 def _inner(plan: Plan, state_dir: Path, tell: int, heard: int) -> None:
-    """Run the first process of the cell; never returns."""
+    """Run the first process of the cell; never returns. `tell`, `heard`: descriptors to report to the outer process
+    that the network can be connected, and to receive its slot."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)

@@ -49,8 +49,8 @@ def shared_dir() -> Path:
 
 
 def save(folder: Path, step: int, state: dict[str, Any], model: str = "") -> Path:
-    """Write the checkpoint of a step, report it and remove all but the newest few. `model`: name of the
-    model, checked when loading."""
+    """Write the checkpoint of `step` completed steps, report it and remove all but the newest few; return its
+    directory. `model`: name of the model, checked when loading."""
     with writing():
         target = _write(folder, step, state, model)
     report_checkpoint(step, time.time())
@@ -58,7 +58,8 @@ def save(folder: Path, step: int, state: dict[str, Any], model: str = "") -> Pat
 
 
 def load(path: Path, model: str = "") -> tuple[int, dict[str, Any]]:
-    """Return (step, state) of one checkpoint. Raises CheckpointRefused before reading any of the state."""
+    """Return (step, state) of one checkpoint. Before reading any of the state raises CheckpointRefused if it is
+    damaged, OtherModel if it was saved with another `model`."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         step, expected = int(manifest["step"]), (manifest["sha256"], manifest["bytes"])

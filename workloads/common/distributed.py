@@ -50,7 +50,8 @@ def means_over_ranks(sums: Sequence[float], number: int, device: torch.device) -
 
 
 def _store_of_all(rank_info: RankInfo) -> Store:
-    """Return the store of rank 0 once all ranks have connected to it. Raises RanksMissing."""
+    """Return the store of rank 0 once all ranks have connected to it. Raises RanksMissing if rank 0 or another rank
+    does not do so within JOIN_SECONDS."""
     host, port = os.environ.get("MASTER_ADDR", LOOPBACK), int(os.environ.get("MASTER_PORT", DEFAULT_PORT))
     if host == LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -169,8 +169,8 @@ class World:
                 self._complete(global_batch)
 
     def average(self, parameters: list[torch.nn.Parameter], indexes: Tensor) -> bool:
-        """Average the gradients as `Step.average` does. Errors of the collective call may be caused by a lost peer;
-        all other errors are raised as errors of the program."""
+        """Average the gradients over all workers as `Step.average` does; `indexes`: this worker's samples. Errors of
+        the collective call may be caused by a lost peer; all other errors are raised as errors of the program."""
         gradients, flat = _flattened(parameters)
         lost: BaseException | None = None
         try:
@@ -331,8 +331,9 @@ class _Membered:
         return found is not None and found.loss > self._world.generation
 
     def switch(self, *, is_planned: bool, interrupted: int = 0) -> None:
-        """Change to the newest generation, retrying with the next if that fails; blocks until this worker
-        trains or has left."""
+        """Change to the newest generation, retrying with the next if that fails; blocks until this worker trains or
+        has left. `is_planned`: not caused by a failure; `interrupted`: the number of steps that a failure
+        interrupted; both are reported."""
         world, began = self._world, self._world._stepped_at
         is_newcomer, lost = self._status.generation == 0, None
         while lost is None:
@@ -378,7 +379,7 @@ class _Membered:
             self._update(membership.LEFT)
 
     def _await_newer(self, than: int) -> Membership | None:
-        """Wait for a newer generation; return None if the job is stopped first."""
+        """Wait for a generation newer than the number `than`; return None if the job is stopped first."""
         began = time.monotonic()
         patience = STUCK_SECONDS * 2 ** min(MOST_STUCK_DOUBLINGS, max(0, self._failed_joins - 1))
         while True:
@@ -481,7 +482,8 @@ def _flattened(parameters: list[torch.nn.Parameter]) -> tuple[list[Tensor], Tens
 
 @contextmanager
 def _of_the_program() -> Iterator[None]:
-    """Mark errors of the program's own functions, so that they are not taken for a lost peer."""
+    """Context manager that turns errors of the program's own functions into ProgramError, so that they are not taken
+    for a lost peer."""
     try:
         yield
     except (RuntimeError, OSError) as error:

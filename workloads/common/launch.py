@@ -113,8 +113,8 @@ class Launch:
             self._processes.append(subprocess.Popen(self._command, env={**env, **own}))
 
     def _wait(self, folder: Path) -> Failure | None:
-        """Wait for the end, or until a failure and then CLEAN_UP_SECONDS for the others to end by
-        themselves."""
+        """Wait for the end, or until a failure and then CLEAN_UP_SECONDS for the others to end by themselves, after
+        which they are killed. Return the first failure, None if there is none."""
         failure, until = None, float("inf")
         while any(process.poll() is None for process in self._processes):
             if failure is None:
@@ -155,14 +155,15 @@ def working_mpirun() -> str:
 
 
 def first_failure(folder: Path) -> Failure | None:
-    """Return the failure that was recorded first."""
+    """Return the failure that was recorded first, None if there is none."""
     for file in sorted(folder.glob("failure-*.json")):
         return Failure(**json.loads(file.read_text()))
     return None
 
 
 def _run(module: str, arguments: Sequence[str], rank: int | None) -> int:
-    """Run a program. A rank runs in a child process, so that its end is recorded even if it is killed."""
+    """Run a module as a program and return its exit code. A rank (`rank` not None) runs in a child process, so that
+    its end is recorded even if it is killed."""
     sys.argv = [module, *arguments]
     if rank is None:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

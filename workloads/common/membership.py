@@ -112,7 +112,8 @@ class Mailbox:
         replace_file(self._directory / MEMBERSHIP, json.dumps(asdict(membership)))
 
     def report(self, status: Status, *, is_urgent: bool = True) -> None:
-        """Replace the status file; if urgent, notify the owner through its named pipe, if there is one."""
+        """Replace the status file. `is_urgent`: also notify the owner through its named pipe, if there is one;
+        otherwise the owner finds the change when it polls."""
         status.switches = status.switches[-SWITCHES_KEPT:]
         replace_file(self._directory / STATUS, json.dumps(asdict(status)))
         if is_urgent:

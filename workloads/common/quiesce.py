@@ -34,8 +34,9 @@ _stale: dict[Path, str] = {}
 
 @contextmanager
 def answering(is_writer: bool = True) -> Iterator[None]:
-    """Participate in snapshots of the job's volumes, if it has any, within the block. All writes to them must
-    then be inside `writing`. `is_writer`: False for a rank that writes nothing and does not participate."""
+    """Context manager within which this process participates in snapshots of the job's volumes, if it has any. All
+    writes to them must then be inside `writing`. `is_writer`: False for a rank that writes nothing and does not
+    participate."""
     name = f"{os.environ.get('TRAINYARD_JOB_ID', '')}.{os.environ.get('TRAINYARD_RANK', '0')}"
     volumes = [Path(path) for path in os.environ.get(VOLUMES, "").split(":") if path and is_writer]
     _listeners.extend(file for volume in volumes if (file := _listen(volume, name)) is not None)
@@ -54,7 +55,7 @@ def answering(is_writer: bool = True) -> Iterator[None]:
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Delay snapshots within the block; first wait for the end of one that is being taken. If that takes too
+    """Context manager that delays snapshots; first waits for the end of one that is being taken. If that takes too
     long, this program stops participating, and the snapshot counts as crash-consistent."""
     began = time.monotonic()
     is_held = _writes.acquire(timeout=POLL_SECONDS)
@@ -74,7 +75,7 @@ def _lock_seconds() -> float:
 
 
 def _listen(volume: Path, name: str) -> Path | None:
-    """Create and return this program's file in a volume; None if it cannot be created."""
+    """Create and return this program's file `name` in a volume; None if it cannot be created."""
     file = volume / ".trainyard" / "listening" / name
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

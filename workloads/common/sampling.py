@@ -42,9 +42,9 @@ class Policy:
         return self.batch_size * (self.reference_workers if self.name == CONSTANT_GLOBAL_BATCH else workers)
 
     def learning_rate_factor(self, workers: int, before: int, steps_since_switch: int) -> float:
-        """Return the factor by which to multiply the configured learning rate: 1 with a constant global
-        batch, else workers / reference_workers. After a switch from `before` workers it changes linearly over
-        RAMP_STEPS steps."""
+        """Return the factor by which to multiply the configured learning rate: 1 with a constant global batch, else
+        workers / reference_workers. After a switch from `before` workers, `steps_since_switch` steps ago, it changes
+        linearly over RAMP_STEPS steps."""
         if self.name == CONSTANT_GLOBAL_BATCH:
             return 1.0
         ramp = min(1.0, (steps_since_switch + 1) / RAMP_STEPS)
@@ -72,8 +72,8 @@ class Epochs:
         return self.epoch >= self.epochs
 
     def share(self, rank: int, workers: int, global_batch: int) -> Tensor:
-        """Return the sample indexes of this worker's part of the next step. Parts differ by at most one
-        sample, and may be empty at the end of an epoch."""
+        """Return the sample indexes of this worker's part of the next step of `global_batch` samples. Parts differ
+        by at most one sample, and may be empty at the end of an epoch."""
         batch = self._epoch_order()[self.position : self.position + global_batch]
         return batch[rank::workers]
 

@@ -10,12 +10,12 @@ LEAST = 1e-6
 
 
 def polynomial(step: int, total_steps: int) -> float:
-    """Return (1 - progress) ** 0.9, after a warm-up."""
+    """Return the factor of `step` (from 0): (1 - step / total_steps) ** 0.9, after a warm-up."""
     return max(LEAST, math.pow(1 - step / max(1, total_steps), POWER)) * _warm_up(step, total_steps)
 
 
 def cosine(step: int, total_steps: int) -> float:
-    """Return a half cosine from 1 to 0, after a warm-up."""
+    """Return the factor of `step` (from 0): a half cosine from 1 to 0 over `total_steps`, after a warm-up."""
     return max(LEAST, (1 + math.cos(math.pi * step / max(1, total_steps))) / 2) * _warm_up(step, total_steps)
 
 

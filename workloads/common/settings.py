@@ -13,7 +13,8 @@ class Settings(argparse.ArgumentParser):
     """Argument parser in which each option is also a variable: `--batch-size` is BATCH_SIZE."""
 
     def add(self, name: str, default: str, read: Callable[[str], object] = str, text: str = "") -> None:
-        """Add an option. `read` converts its text to a value."""
+        """Add an option `name` with the default text `default`; its environment variable takes precedence over that.
+        `read` converts the text to a value; `text`: its help."""
         variable = name.upper().replace("-", "_")
         value = os.environ.get(variable, default)
         words = f"{text} ({default})" if default else text
@@ -21,21 +22,24 @@ class Settings(argparse.ArgumentParser):
 
 
 def flag(text: str) -> bool:
-    """Return the value of `true` or `false` in the usual spellings. Raises ValueError for other text."""
+    """Return the value of `true` or `false` in the usual spellings. Raises ArgumentTypeError for other text, which
+    argparse shows as the option's error."""
     if text.lower() not in TRUE + FALSE:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() in TRUE
 
 
 def positive(text: str) -> int:
-    """Return a whole number of at least 1. Raises ValueError for other text."""
+    """Return a whole number of at least 1. Raises ArgumentTypeError for other text, which argparse shows as the
+    option's error."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
     return int(text)
 
 
 def count(text: str) -> int:
-    """Return a whole number of at least 0. Raises ValueError for other text."""
+    """Return a whole number of at least 0. Raises ArgumentTypeError for other text, which argparse shows as the
+    option's error."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")
     return int(text)

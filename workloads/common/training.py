@@ -49,7 +49,8 @@ class Program(Protocol):
         """Return loss and accuracy (0 to 1) of a batch."""
 
     def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
-        """Return the learning rate of a step; steps are counted from 0."""
+        """Return the learning rate of a step, counted from 0, of a training of `total_steps` on this number of
+        ranks."""
 
     def validate(self, rank_info: RankInfo, device: torch.device) -> float | None:
         """Return the accuracy (0 to 1) on the validation data, which the ranks share; None if there is none."""
@@ -113,7 +114,8 @@ class Training:
         self._is_bf16 = use.device.type == "cuda" and torch.cuda.is_bf16_supported()
 
     def resume(self) -> None:
-        """Resume from the newest checkpoint, which rank 0 reads for all ranks. Raises OtherModel."""
+        """Resume from the newest checkpoint, which rank 0 reads for all ranks; does nothing without one. Raises
+        OtherModel on rank 0 if it belongs to another model."""
         found: list[Any] = [None]
         if self._rank_info.is_first:
             found = [checkpoint.load_latest(self._plan.checkpoints, self._program.model)]
@@ -131,7 +133,7 @@ class Training:
 
     def run(self, stop: StopRequest) -> int:
         """Train to the end, or to the step after any rank received SIGTERM. Return the exit code. Raises
-        LossNotFinite."""
+        LossNotFinite if a loss or a weight is NaN or infinite."""
         start = "resumed" if self.at.step else "started"
         self._print(
             f"{start} at step {self.at.step} of {self.total_steps()} on {self._use.device}, {self._ranks}"
@@ -235,7 +237,8 @@ class Training:
                 buffer /= self._rank_info.world_size
 
     def _save(self) -> None:
-        """Write this step's checkpoint on rank 0, unless it exists. Raises LossNotFinite on all ranks."""
+        """Write this step's checkpoint on rank 0, unless it exists. Raises LossNotFinite on all ranks if a weight is
+        NaN or infinite."""
         check_weights(self._program.net, self.at.step)
         if not self._rank_info.is_first or self._saved_step == self.at.step:
             return

@@ -109,7 +109,8 @@ class Crew:
             self.publish(alive, is_loss=True)
 
     def until(self, is_so: Callable[[], bool], seconds: float) -> None:
-        """Call `tick` until `is_so` returns True. Raises TimeoutError with the workers' last output."""
+        """Call `tick` until `is_so` returns True. Raises TimeoutError after `seconds`, with the workers' last
+        output."""
         end = time.monotonic() + seconds
         while not is_so():
             if time.monotonic() > end:
@@ -122,7 +123,7 @@ class Crew:
         return max((self._step_of(number) for number in self.members), default=0)
 
     def kill(self, number: int, which: int = signal.SIGKILL) -> None:
-        """Send a signal to a worker if it is running."""
+        """Send the signal `which` to a worker if it is running."""
         if self.workers[number].is_alive:
             os.kill(self.workers[number].pid, which)
 
@@ -165,7 +166,7 @@ class Crew:
 
     def _has_lost_leaver(self, alive: Sequence[int]) -> bool:
         """Return whether a leaving worker died in a step that it had to complete with the members, which may be
-        waiting for it."""
+        waiting for it. `alive`: numbers of the workers that run."""
         lost = [self.workers[number] for number in self._leavers if not self.workers[number].is_alive]
         if all(worker.has_left for worker in lost):
             return False

@@ -143,8 +143,8 @@ class Training:
         )
 
     def _resume(self) -> tuple[int, int]:
-        """Return (completed steps, reference workers); batch size and learning rate refer to the number of
-        workers of the first attempt, whatever the current one is."""
+        """Load the newest checkpoint, if there is one. Return (completed steps, reference workers); batch size and
+        learning rate refer to the number of workers of the first attempt, whatever the current one is."""
         workers = int(os.environ.get("TRAINYARD_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
         found = checkpoint.load_latest(self._settings.checkpoints, MODEL)
         if found is None:

@@ -80,7 +80,8 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
 
 
 def read_folders(root: Path, classes: Sequence[str], skipped: Skipped) -> list[Labelled]:
-    """Return the images of `root/CLASS/`. Raises NoData if there are none."""
+    """Return the images of `root/CLASS/`, each with the index of its class in `classes`; other folders are bad
+    records, counted in `skipped`. Raises NoData if there are none."""
     numbers = {name: number for number, name in enumerate(classes)}
     found = []
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
@@ -94,14 +95,16 @@ def read_folders(root: Path, classes: Sequence[str], skipped: Skipped) -> list[L
 
 
 def classes_of(root: Path) -> list[str]:
-    """Return the class names, which are the names of the folders. Raises NoData."""
+    """Return the class names, which are the names of the folders, sorted. Raises NoData if `root` is not a
+    directory."""
     if not root.is_dir():
         raise NoData(f"There is no {root}. Pictures are in train/CLASS/ of DATA_DIR.")
     return sorted(path.name for path in root.iterdir() if path.is_dir())
 
 
 def read_table(table: Path, pictures: Path, skipped: Skipped) -> list[Labelled]:
-    """Return the images of a table with a 0 or 1 for each of FINDINGS. Raises NoData."""
+    """Return the images that `table` lists, in the directory `pictures`, each with a 0 or 1 for each of FINDINGS.
+    Bad rows are counted in `skipped`. Raises NoData without the table or its columns."""
     if not table.is_file():
         raise NoData(f"There is no {table}.")
     with open(table, newline="", errors="replace") as file:

@@ -99,7 +99,8 @@ class EfficientNet(nn.Module):
 
 
 def _blocks(width: float, depth: float) -> tuple[list[nn.Module], int]:
-    """Return the blocks of all stages, and the number of output channels of the last."""
+    """Return the blocks of all stages, and the number of output channels of the last. `width`, `depth`: factors for
+    the channels and the number of blocks of B0."""
     counts = [math.ceil(count * depth) for *_, count in STAGES]
     total, blocks, channels = sum(counts), list[nn.Module](), channels_of(32, width)
     for (expansion, kernel, stride, out, _), count in zip(STAGES, counts, strict=True):

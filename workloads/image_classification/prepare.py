@@ -19,7 +19,8 @@ HEADINGS = ("ImageId", "filename", "image")
 
 
 def sort_pictures(folder: Path, truth: Path, skipped: Skipped) -> int:
-    """Move the images of `folder` into folders of their classes. Return how many are in these folders now."""
+    """Move the images of `folder` into folders of the classes that the file `truth` gives. Return how many are in
+    these folders now."""
     return sum(
         skipped.read(name, partial(_move, folder, name, kind)) is not None for name, kind in _rows(truth)
     )

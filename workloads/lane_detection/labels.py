@@ -47,7 +47,8 @@ def read_labels(file: Path, skipped: Skipped) -> Iterator[Label]:
 
 
 def parse_label(line: bytes | str) -> Label:
-    """Return the label in a line. Raises BadRecord."""
+    """Return the label in a line. Raises BadRecord if the line is not JSON, lacks a field, has lanes of a wrong
+    length, or names an image outside of the data directory."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -84,7 +85,8 @@ def slots_of(label: Label) -> tuple[Points | None, ...]:
 
 
 def draw_mask(slots: Sequence[Points | None], width: int = WIDTH, height: int = HEIGHT) -> Image.Image:
-    """Return a mask with each lane drawn in the number of its slot, from 1; 0 is background."""
+    """Return a mask with each lane drawn in the number of its slot, from 1; 0 is background. Raises ValueError
+    unless there are LANES slots."""
     if len(slots) != LANES:
         raise ValueError(f"There are {LANES} slots, not {len(slots)}.")
     mask = Image.new("L", (width, height))

@@ -35,15 +35,17 @@ class Score:
 def score(
     predicted: Sequence[Lane], true: Sequence[Lane], rows: Sequence[float], run_ms: float = 0.0
 ) -> Score:
-    """Return the score of one image by the benchmark's rules. Raises ValueError for a lane whose length
-    differs from that of `rows`."""
+    """Return the score of one image by the benchmark's rules. `rows`: the y of each x in a lane. `run_ms`: how long
+    the network took for the image; above SLOWEST_MS nothing counts as found. Raises ValueError for a lane whose
+    length differs from that of `rows`."""
     return _score(predicted, true, rows, run_ms, is_strict=False)
 
 
 def strict_score(
     predicted: Sequence[Lane], true: Sequence[Lane], rows: Sequence[float], run_ms: float = 0.0
 ) -> Score:
-    """Return the score of one image with each prediction matched to at most one lane, best pairs first."""
+    """Return the score of one image with each prediction matched to at most one lane, best pairs first. Arguments
+    and errors as of `score`."""
     return _score(predicted, true, rows, run_ms, is_strict=True)
 
 
@@ -74,8 +76,8 @@ def _score(
 
 
 def _rates(best: Sequence[float], predicted: int, true: int) -> Score:
-    """Return the three rates from each true lane's best accuracy; with more than four lanes the worst is not
-    counted."""
+    """Return the three rates from each true lane's best accuracy. `predicted`, `true`: the numbers of lanes. With
+    more than four true lanes the worst is not counted."""
     matched = sum(1 for accuracy in best if accuracy >= MATCHED)
     missed, total = true - matched, math.fsum(best)
     if true > MOST_LANES:
@@ -87,7 +89,8 @@ def _rates(best: Sequence[float], predicted: int, true: int) -> Score:
 
 
 def _best_once(table: Sequence[Sequence[float]]) -> list[float]:
-    """Return each lane's accuracy if every prediction is used once, best pairs first."""
+    """Return the accuracy of each lane if every prediction is used at most once, best pairs first; 0 for an
+    unmatched lane. `table[lane][prediction]`: accuracies."""
     pairs = sorted(
         ((accuracy, lane, guess) for lane, row in enumerate(table) for guess, accuracy in enumerate(row)),
         key=lambda pair: (-pair[0], pair[1], pair[2]),
@@ -101,7 +104,7 @@ def _best_once(table: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _accuracy(guess: Lane, lane: Lane, tolerance: float) -> float:
-    """Return the share of rows on which both lanes are near each other, or both have no point."""
+    """Return the share of rows on which the two lanes are less than `tolerance` pixels apart, or both have no point."""
     pairs = (
         (x if x >= 0 else NO_POINT, true if true >= 0 else NO_POINT)
         for x, true in zip(guess, lane, strict=True)

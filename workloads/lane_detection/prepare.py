@@ -46,7 +46,8 @@ def prepare(folder: Path, skipped: Skipped) -> Prepared:
 
 
 def fill(folder: Path, source: str, clips: int) -> None:
-    """Fill a directory that has no labels yet. Raises NoData if there is no source."""
+    """Fill a directory that has no labels yet from `source` (an archive or a directory) or, if that is "", with
+    `clips` synthetic clips. Raises NoData if neither is given."""
     folder.mkdir(parents=True, exist_ok=True)
     if any((folder / name).exists() for name in TRAIN):
         return
@@ -93,7 +94,8 @@ def _copy(source: Path, folder: Path) -> None:
 
 
 def _unpack(source: Path, folder: Path) -> None:
-    """Unpack a zip or tar. Members with paths outside of the directory: refused in a tar, skipped in a zip."""
+    """Unpack a zip or tar. A member with a path outside of the directory is skipped in a zip; in a tar it raises
+    TarError, as do links and devices."""
     if source.suffix == ".zip":
         shutil.unpack_archive(source, folder)
         return

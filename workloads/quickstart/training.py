@@ -83,8 +83,8 @@ class Training:
         self.accuracy = 0.0
 
     def resume(self) -> bool:
-        """Resume from the newest checkpoint, which the first worker reads for all; return False if there is
-        none. Raises OtherModel."""
+        """Resume from the newest checkpoint, which the first worker reads for all; return False if there is none.
+        Raises OtherModel if it belongs to another model."""
         read: list[Any] = [None]
         if self.rank_info.is_first:
             read = [checkpoint.load_latest(self.checkpoints, MODEL)]
@@ -106,8 +106,8 @@ class Training:
         return checkpoint.save(self.checkpoints, self.step, state, MODEL)
 
     def run(self, stop: StopRequest) -> int:
-        """Train to the end, or to the step after a stop was requested. Return the exit code. Raises
-        LossNotFinite."""
+        """Train to the end, or to the step after a stop was requested. Return the exit code. Raises LossNotFinite if
+        the loss is NaN or infinite."""
         pace = _Pace(self)
         for batch in self._batches():
             loss, is_asked = self._train_step(batch, stop)

@@ -56,8 +56,8 @@ def keep_position(printed: int) -> None:
 
 
 def line_at(recorded: list[dict[str, float]], number: int, lines: int, duration: float) -> dict[str, float]:
-    """Return line `number` of `lines`: the recorded values of that part of the run, with steps and time
-    scaled."""
+    """Return line `number` of `lines`: the recorded values of that part of the run, with step and times as in a run
+    of `duration` seconds."""
     values = recorded[number * len(recorded) // lines]
     total = int(recorded[-1]["total_steps"])
     step = max(1, round(total * (number + 1) / lines))
