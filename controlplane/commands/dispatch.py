@@ -57,7 +57,7 @@ class Dispatcher:
 
 
 def carry_out_due() -> int:
-    """Execute every due long command in this thread; return how many. For tests and replays."""
+    """Execute every due long command in this thread; return how many were claimed. For tests and replays."""
     return sum(carry_out_here(pk) for pk in _unheld(task_queues()).values_list("pk", flat=True))
 
 

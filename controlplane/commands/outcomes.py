@@ -52,8 +52,8 @@ def complete(command: Command, token: str, result: Any) -> bool:
 
 
 def finish(commands: Sequence[Command], token: str, state: str, error: str = "") -> int:
-    """End claimed commands in the state `state`; return how many of them still had this claim. Erases
-    payloads with secrets."""
+    """End claimed commands in the state `state`, with `error` as their message; return how many of them still had this
+    claim. Erases payloads with secrets."""
     if not commands:
         return 0
     ours = Command.objects.claimed_by(token).filter(pk__in=[command.pk for command in commands])

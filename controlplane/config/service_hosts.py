@@ -74,8 +74,8 @@ class ServicesHost:
 
 
 def services_host(setting: str, public_url: str, port: int) -> ServicesHost:
-    """Return the host of TRAINYARD_SERVICES_HOST; by default names under localhost on the server's port. Raise
-    SettingInvalid if it is no host name, or has an invalid port."""
+    """Return the host of TRAINYARD_SERVICES_HOST; by default names under localhost on the server's port. `public_url`
+    gives the scheme, and the port if the setting has none. Raise SettingInvalid for an invalid host name or port."""
     if not setting:
         return ServicesHost("http", LOCAL, f":{port}")
     name, colon, given_port = setting.lower().partition(":")

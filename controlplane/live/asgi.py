@@ -51,7 +51,8 @@ async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None
 
 
 async def problem(send: Send, status: int, code: str, detail: str, headers: Headers | None = None) -> None:
-    """Send an error in the form of REST: application/problem+json with a stable code and the next step."""
+    """Send an error in the form of REST: application/problem+json with a stable `code`, and in `detail` what happened
+    and the next step."""
     kind = (b"content-type", PROBLEM_JSON.encode())
     await answer(send, status, [kind, *(headers or [])], orjson.dumps(problem_details(status, code, detail)))
 

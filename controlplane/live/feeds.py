@@ -292,8 +292,8 @@ def _log_updates(feeds: Sequence[Feed], events: Sequence[Event], *, is_all: bool
 
 
 def _guarded_update(feed: Feed, tail: Tail, has_moved: bool) -> Update | None:
-    """Read what was appended to one log. An error is logged once, does not affect other logs, and is retried
-    in every tick."""
+    """Read what was appended to one log; None if nothing was, or if it cannot be read. `has_moved`: an event about its
+    job occurred. An error is logged once, does not affect other logs, and is retried in every tick."""
     try:
         update = _log_update(feed, tail, has_moved)
     except DatabaseError:

@@ -50,7 +50,8 @@ def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
 
 
 def error_frame(topic: object, code: str, detail: str) -> Frame:
-    """Return the frame that reports an error; `topic` is repeated as the client sent it."""
+    """Return the frame that reports an error by a stable `code` and a sentence; `topic` is repeated as the client sent
+    it."""
     text = encode({"type": "error", "topic": topic, "code": code, "detail": detail})
     return Frame("error", "", None, text)
 

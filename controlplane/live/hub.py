@@ -88,7 +88,7 @@ class Hub:
         return found[1]
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run a function that reads the database on the hub's thread."""
+        """Run a function that reads the database on the hub's thread; return its result or raise its error."""
         return await self._thread.run(work, *arguments)
 
     def attach(self, listener: Listener) -> None:

@@ -31,7 +31,7 @@ STREAM_HEADERS = [
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve one stream until its client disconnects or the hub ends it."""
+    """Serve one stream until its client disconnects or the hub ends it. A bad request is answered with a problem."""
     try:
         if scope["method"] != "GET":
             raise Refused(405, "method_not_allowed", "Use GET.")

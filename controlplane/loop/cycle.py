@@ -51,8 +51,8 @@ SPARED = 8
 
 
 class Due(IntEnum):
-    """When the next pass is due: at the next period, soon, since commands wait for execution or a cluster failed, or
-    at once, since starts that were planned had to be left over."""
+    """When the next pass is due. LATER: at the next period. SOON: after a pause, because commands wait for execution,
+    not all holds were compared, or a cluster failed. AT_ONCE: without a pause, because planned starts are left over."""
 
     LATER = 0
     SOON = 1

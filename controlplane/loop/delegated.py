@@ -192,10 +192,11 @@ def _make_offers(
     reports: Reports,
     now: datetime,
 ) -> bool:
-    """Queue start commands for the pods of queued jobs without an offer, and withdraw offers that no longer
-    match their job, which the next cycle offers again. Return whether there are commands to execute.
+    """Queue start commands for the pods of queued jobs without an offer, and withdraw offers that no longer match their
+    job, which the next cycle offers again. Return whether there are commands to execute.
 
-    Jobs of `unsynced` projects get no new offers, because the cluster would place them by outdated quotas.
+    Jobs of `unsynced` projects get no new offers, because the cluster would place them by outdated quotas. `attempts`,
+    `orders`: see `_orders`.
     """
     jobs = {job.id: job for job in view.jobs}
     avoided = _cordoned(cluster)
@@ -270,8 +271,8 @@ def _order(cluster: Cluster, wishes: Sequence[Wish], avoided: Sequence[str]) -> 
 
 
 def offer_payloads(job: Job, node_pools: Sequence[str], avoided: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the PodSpecs of the job's next attempt as JSON, without nodes. Restores `job.attempt`, which it
-    changes meanwhile."""
+    """Return the PodSpecs of the job's next attempt as JSON, without nodes. `avoided`: names of nodes to avoid.
+    Restores `job.attempt`, which it changes meanwhile."""
     number, job.attempt = job.attempt, job.attempt + 1
     try:
         shapes = KINDS[job.kind].pods(job.spec)

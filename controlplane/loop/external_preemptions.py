@@ -35,8 +35,9 @@ def _send_back(job: Job, report: PodReport) -> None:
 
 
 def _preemption_details(job: Job, taken_by: str) -> dict[str, Any]:
-    """Return the details of a preemption by the cluster's scheduler: its kind, and the preemptor: id, name
-    and project of a job of ours, or the name of another workload."""
+    """Return the details of a preemption by the cluster's scheduler: its kind, and the preemptor: id, name and project
+    of a job of ours, or the name of another workload. `taken_by`: that id or name; "" for pods that are moved to make
+    room."""
     if not taken_by:
         return {"kind": "move"}
     beneficiary = _job(taken_by)

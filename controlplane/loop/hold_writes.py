@@ -74,8 +74,8 @@ def changed_holds(
 
 
 def _promises(plan: Plan, rows: Statuses, before: frozenset[str]) -> tuple[frozenset[str], bool]:
-    """Return the jobs whose rows will contain a promise once the plan is written, and whether a job lost its
-    promise without starting."""
+    """Return the jobs whose rows will contain a promise once the plan is written, and whether a job lost its promise
+    without starting. `before`: the jobs whose rows contain one now."""
     gone = before - plan.promised.keys()
     # The row of a start that is left to the next cycle keeps its promise.
     starting = gone.intersection(start.job for start in plan.starts) if gone else frozenset[str]()
@@ -108,10 +108,10 @@ def _news_of(holds: Iterable[Hold], rows: Statuses) -> dict[str, HoldStatus]:
 def _news(
     hold: Hold, known: HoldStatus | None, shared: dict[tuple[int, str], HoldStatus]
 ) -> HoldStatus | None:
-    """Return the new hold status, or None if the row has it already.
+    """Return the new hold status, or None if the row has it already (`known`).
 
-    Details of how the last attempt ended, such as the preemptor, are kept until the next start. `shared`:
-    statuses by (id of details, reason); equal jobs share one object.
+    Details of how the last attempt ended, such as the preemptor, are kept until the next start. `shared`: statuses by
+    (id of details, reason); equal jobs share one object.
     """
     before = known.details if known is not None else {}
     kept = {name: before[name] for name in KEPT if name in before}

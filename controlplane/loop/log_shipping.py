@@ -92,8 +92,8 @@ class LogKeeper:
 
 
 def _pass_list(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> None:
-    """Pass an engine the list of logs to copy, unless it writes the log store itself. An error is logged and
-    affects only this engine."""
+    """Pass an engine the list of logs to copy, unless it writes the log store itself. `wanted` returns log files by pod
+    name. An error is logged and affects only this engine."""
     try:
         engine = engine_for(cluster)
         if WRITES_LOG_STORE not in engine.capabilities:

@@ -74,8 +74,8 @@ class Period:
     def pause(
         self, wakeup: threading.Event, period_seconds: float, quiet_seconds: float = QUIET_PASS_SECONDS
     ) -> None:
-        """Wait for a notification or the end of the period. While nothing is unfinished, wait up to
-        `quiet_seconds`, or until `rouse`."""
+        """Wait until `wakeup` is set, at most `period_seconds`. If nothing is unfinished then, wait until `rouse`, at
+        most `quiet_seconds` in all."""
         if not wakeup.wait(period_seconds) and not self._busy.is_set():
             self._busy.wait(max(0.0, quiet_seconds - period_seconds))
 

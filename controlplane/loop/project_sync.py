@@ -95,8 +95,8 @@ def project_reports(cluster: Cluster) -> tuple[list[ProjectReport], list[Departm
 def _await(
     numbers: Mapping[str, Numbers], sent: Mapping[str, Numbers], earlier: Mapping[str, Awaited], now: datetime
 ) -> dict[str, Awaited]:
-    """Return the quotas that differ from those sent. A project whose quotas change again keeps its earlier
-    waiting time."""
+    """Return those of the present quotas `numbers` that differ from those sent. A project whose quotas change again
+    keeps its earlier waiting time."""
     return {
         name: Awaited(found, earlier[name].since if name in earlier else now)
         for name, found in numbers.items()

@@ -134,10 +134,11 @@ def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
 
 
 def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, now: datetime) -> bool:
-    """Return whether a pod's absence is final.
+    """Return whether a pod's absence is final. `start`, `tries`, `finished_at`: state, tries and end of its last start
+    command.
 
-    If its start was tried several times, an early request may still be in flight; then its absence is final
-    once a stop has claimed the name, or once no request can be that late.
+    If its start was tried several times, an early request may still be in flight; then its absence is final once a stop
+    has claimed the name, or once no request can be that late.
     """
     is_failed = pod.state == "failed"
     if is_failed and tries <= 1:
@@ -157,7 +158,8 @@ def _note_lost(pod: Pod, now: datetime) -> None:
 
 
 def _write(pods: Sequence[Pod], states: Mapping[int, str], now: datetime) -> None:
-    """Save compared pods, each guarded by the state as read, so that a paused process overwrites nothing newer."""
+    """Save compared pods, each guarded by the state as read (`states`, by primary key), so that a paused process
+    overwrites nothing newer."""
     jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})
     projects = dict(jobs.values_list("pk", "project_id"))
     nodes = dict(Node.objects.filter(pk__in={pod.node_id for pod in pods}).values_list("pk", "name"))

@@ -333,7 +333,8 @@ def add_workers(
 
 
 def _changed_shares(plan: Plan, seen: Observation) -> Mapping[str, tuple[int, float | None]]:
-    """Return (fair share, recent usage) of the projects for which one of them changed."""
+    """Return (fair share in milli-GPUs, recent usage) of the projects for which one of them changed; usage None if past
+    use does not count."""
     usage = {project.name: project.usage for project in seen.view.projects} if seen.has_past_use else {}
     shares = {one.project: (one.fair_share_milli_gpus, usage.get(one.project)) for one in plan.shares}
     return {name: share for name, share in shares.items() if seen.shares.get(name) != share}

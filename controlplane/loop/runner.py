@@ -303,7 +303,8 @@ class Runner:
 
 
 def _duty_cycle(work: Callable[[], object], is_stopping: threading.Event) -> Callable[[], None]:
-    """Wrap `work`, which takes longer with more jobs, so that pauses bound its share of the time."""
+    """Return a function that runs `work`, whose duration grows with the number of jobs, and then pauses SPARED times as
+    long (less one period), up to LONGEST_SPARED_SECONDS or until `is_stopping`."""
 
     def do() -> None:
         began = time.monotonic()

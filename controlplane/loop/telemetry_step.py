@@ -42,7 +42,7 @@ def collect_once(now: datetime) -> bool:
 
 
 def _collect_from(cluster: Cluster, now: datetime) -> bool:
-    """Collect from one cluster; return False if it failed, which does not stop the others."""
+    """Collect from one cluster; return False if it failed, which is logged and does not stop the others."""
     try:
         collect(engine_for(cluster), cluster, context_of(cluster).usage, now)
     except EngineUnreachable:

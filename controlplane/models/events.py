@@ -14,7 +14,7 @@ class CounterManager(models.Manager["Counter"]):
     """Draws the next numbers of counters."""
 
     def advance(self, name: str, by: int) -> int:
-        """Add to a counter and return its value. Locks its row until the transaction ends."""
+        """Add `by` to a counter and return its new value. Locks its row until the transaction ends."""
         table = connection.ops.quote_name(self.model._meta.db_table)
         with connection.cursor() as cursor:
             cursor.execute(

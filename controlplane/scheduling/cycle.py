@@ -41,7 +41,8 @@ def decide(view: ClusterView) -> Plan:
 
 
 def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
-    """Run one cycle over a state whose jobs are those of its view; `state.rewind` undoes all its changes."""
+    """Run one cycle over a state whose jobs are those of its view, and over its queued jobs `queued`; `state.rewind`
+    undoes all changes of the state."""
     # How places are compared: tightest fit, or least fragmentation if the view asks for it.
     state.choose_scorer()
     cycle = _Cycle(state, queued)

@@ -237,8 +237,8 @@ class _Division:
 
 
 def gain(claim: Claim, small: int, large: int, weight: float) -> float:
-    """Return the value per GPU of growing from `small` to `large` workers (formula: module docstring). It is
-    also the loss when shrinking back."""
+    """Return the value per GPU of growing from `small` to `large` workers (formula: module docstring). It is also the
+    loss when shrinking back. `weight`: see `weights_of`."""
     slow, alone = claim.speed(small), claim.speed(1)
     # Two roots, since the product of two small speeds could be 0.
     gained = (claim.speed(large) - slow) / (math.sqrt(slow) * math.sqrt(alone))

@@ -93,8 +93,8 @@ class ShrinkPolicy(VictimPolicy):
 
 
 def can_go_on(victims: Collection[Candidate], preemptor: Waiting, soon: FreeCapacity) -> bool:
-    """Return whether every victim could still be placed at its minimum size once the preemptor is placed on
-    the freed capacity."""
+    """Return whether every victim could still be placed at its minimum size once the preemptor is placed on the freed
+    capacity. `soon`: the capacity that is free without stopping the victims."""
     room = soon.copy()
     for victim in victims:
         for placement in victim.placements:

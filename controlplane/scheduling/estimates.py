@@ -78,8 +78,9 @@ def start_range(
     is_over: Callable[[], bool] = never,
     learned: LearnedRunTimes | None = None,
 ) -> StartRange | None:
-    """Return when a queued job is expected to start. None for a job that can never start on the cluster as it
-    is, and for one whose wait is not simulated: for its data or volume, or for the cluster's scheduler."""
+    """Return when a queued job is expected to start. None for a job that can never start on the cluster as it is, and
+    for one whose wait is not simulated: for its data or volume, or for an engine that is unreachable. `is_over`: see
+    `prospect`."""
     return start_ranges(view, is_over, learned, only={job_id}).get(job_id)
 
 
@@ -89,8 +90,8 @@ def start_ranges(
     learned: LearnedRunTimes | None = None,
     only: Collection[str] | None = None,
 ) -> dict[str, StartRange | None]:
-    """Return the start range of every queued job, or of `only` some, by id; None as in `start_range`. Jobs that
-    have not started in any simulation when the budget is used up get a range without an end."""
+    """Return the start range of every queued job, or of `only` some, by id; None as in `start_range`. `is_over`: see
+    `prospect`; jobs that have not started in both simulations then get a range without an end."""
     queued = [job for job in view.jobs if job.state == "queued" and (only is None or job.id in only)]
     check = FeasibilityCheck(view)
     wanted = {

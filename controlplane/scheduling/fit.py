@@ -45,8 +45,9 @@ class Situated(Protocol):
 class Request:
     """What one job requests, per pod, and the number of pods. Jobs with equal requests fit on the same nodes.
 
-    `pools`: the pools to try in this order, each for the whole gang; empty means all pools together.
-    `locations`: the locations of nodes that have the job's data; empty means all.
+    `gpu_memory_mib`: if set, each pod takes a share of one device with this much memory, and `milli_gpus` is ignored.
+    `pools`: the pools to try in this order, each for the whole gang; empty means all pools together. `locations`: the
+    locations of nodes that have the job's data; empty means all.
     """
 
     milli_gpus: int
@@ -249,8 +250,8 @@ def _choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]:
 def _place_in(
     request: Request, room: FreeCapacity, parts: Sequence[str], without: Preference = ((),)
 ) -> tuple[PodPlacement, ...]:
-    """Place as many pods of the gang as fit on these parts. Pods are equal, so filling one node after another
-    reaches the maximum."""
+    """Place as many pods of the gang as fit on these parts; `without`: the nodes to exclude, try by try. Pods are
+    equal, so filling one node after another reaches the maximum."""
     placements: list[PodPlacement] = []
     for rank in range(request.pods):
         tries = (_place_pod(request, room, parts, rank, avoid) for avoid in without)
@@ -301,7 +302,7 @@ def _nodes_by_tightness(
 def _place_on_shared(
     request: Request, room: FreeCapacity, parts: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
-    """Place a share on the partly used device that has the least capacity left afterwards."""
+    """Place a share on the partly used device that has the least capacity left afterwards; None if it fits on none."""
     best: tuple[int, int, int] | None = None
     chosen: PodPlacement | None = None
     for part in parts:
@@ -322,7 +323,7 @@ def _place_on_shared(
 def _place_share_on_whole(
     request: Request, room: FreeCapacity, parts: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
-    """Place a share on a free device of the node with the fewest free devices."""
+    """Place a share on a free device of the node with the fewest free devices; None if there is none."""
     for node in _nodes_by_tightness(room, parts, 1, avoid):
         if node.has_host_capacity(request):
             for position, free in enumerate(node.free):
@@ -362,8 +363,8 @@ def pods_in(
     memory_mib: int,
     extras: Mapping[str, int],
 ) -> int:
-    """Return how many pods of the request, at most the gang size, fit on the node if exactly these amounts
-    are free there."""
+    """Return how many pods of the request, at most the gang size, fit on the node if exactly these amounts are free
+    there. `free`: milli-GPUs per device."""
     pods = request.pods
     if request.milli_cpus:
         pods = min(pods, milli_cpus // request.milli_cpus)

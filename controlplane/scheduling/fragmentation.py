@@ -29,7 +29,7 @@ _Scored = tuple[int, int, int, tuple[tuple[int, int], ...]]
 
 
 def popular(counts: Mapping[Request, int]) -> list[tuple[Request, int]]:
-    """Return the mix: the most frequent requests and how many pods have each."""
+    """Return the mix: the most frequent requests and how many pods have each. `counts`: number of pods by request."""
     return sorted(counts.items(), key=lambda pair: (-pair[1], repr(pair[0])))[:MOST_KINDS]
 
 

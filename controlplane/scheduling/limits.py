@@ -10,10 +10,10 @@ from controlplane.scheduling.view import ClusterView, JobView
 
 
 def over_limit(item: Waiting, *, is_held: bool = False) -> Refusal | None:
-    """Return a refusal if the job would take its project or department above the limit.
+    """Return a refusal if the job would take its project or department above the limit; else None.
 
-    GPUs that this cycle takes from the account for other projects still count. With `is_held`, all stopping
-    jobs count, because their GPUs are not proven free yet.
+    GPUs that this cycle takes from the account for other projects still count. With `is_held`, all stopping jobs count,
+    because their GPUs are not proven free yet.
     """
     for account in item.account.line():
         holds = account.held if is_held else account.allocated + account.reclaimed
@@ -31,8 +31,8 @@ def over_limit(item: Waiting, *, is_held: bool = False) -> Refusal | None:
 
 
 def over_quota(item: Waiting, *, is_held: bool = False) -> Refusal | None:
-    """Return a refusal if a non-preemptible job would take the non-preemptible GPUs of its project or
-    department above the quota."""
+    """Return a refusal if a non-preemptible job would take the non-preemptible GPUs of its project or department above
+    the quota; else None. With `is_held`, stopping jobs count."""
     if item.job.is_preemptible or not item.milli_gpus:
         return None
     for account in item.account.line():
@@ -56,7 +56,7 @@ def must_wait_for_limits(item: Waiting) -> bool:
 
 
 def not_ready(job: JobView) -> Refusal | None:
-    """Return a refusal while the job's data or volume is not ready."""
+    """Return a refusal while the job's data or volume is not ready; else None."""
     if job.is_waiting_for_data:
         return Refusal(reasons.WAITING_FOR_DATA, dict(job.data_progress))
     if job.is_waiting_for_volume:
@@ -70,7 +70,8 @@ def is_backing_off(job: JobView, now: int) -> bool:
 
 
 def postponed(job: JobView, view: ClusterView) -> Refusal | None:
-    """Return a refusal while the job must not be tried again, such as during its back-off."""
+    """Return a refusal while the job must not be tried again: during its back-off, and while the engine is unreachable;
+    else None."""
     if is_backing_off(job, view.now):
         return Refusal(reasons.BACKING_OFF, {"not_before": job.not_before})
     if not view.is_engine_reachable:

@@ -278,8 +278,8 @@ class Moves:
     def _search(
         self, item: Waiting, policy: VictimPolicy, among: Sequence[int] | None
     ) -> frozenset[Candidate] | None:
-        """Return victims that can all shrink instead of stopping if these are enough, else the cheapest
-        victims."""
+        """Return victims that can all shrink instead of stopping if these are enough, else the cheapest victims; None
+        if there are none. `among`: see `search.find_victims`."""
         state = self._state
         soon, shrink = state.capacity.soon, ShrinkPolicy(policy)
         # The second search costs as much as the first, so it runs only if some job can shrink.

@@ -121,8 +121,8 @@ def _search_indexed(
     candidates: Candidates,
     accepted: Mapping[VictimClass, SortedClass],
 ) -> frozenset[Candidate] | None:
-    """Search for one pod with the node index: first the cheapest job that is enough alone and loses little
-    work, else nodes in order of their bound until it exceeds the best cost."""
+    """Search for one pod with the node index: first the cheapest job that is enough alone and loses little work, else
+    nodes in order of their bound until it exceeds the best cost. None if nothing makes room."""
     short = request.whole_devices - room.most_whole(request.pools, request.locations)
     large_enough = [same for same in accepted.values() if same.most_devices >= short]
     found: dict[str, NodeCandidates] = {}

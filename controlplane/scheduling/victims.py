@@ -108,8 +108,8 @@ def cost_of_one(victim: Candidate) -> Cost:
 
 
 def magnitude(work_lost: int) -> int:
-    """Return the loss rounded up to a power of two of a GPU-hour, so that sets with similar losses compare as
-    equal."""
+    """Return the number of binary digits of the whole GPU-hours lost: 0 below one GPU-hour, 1 below two, 2 below four.
+    Sets with similar losses thus compare as equal."""
     return (work_lost // GPU_HOUR).bit_length()
 
 

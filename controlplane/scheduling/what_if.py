@@ -98,8 +98,8 @@ def compared(
     stopped: tuple[Sequence[JobEffect], Sequence[JobEffect]],
     seconds: int,
 ) -> WhatIf:
-    """Return the effects with lists of at most LISTED jobs. `stopped`: the jobs stopped only with the change,
-    and only without it."""
+    """Return the effects with lists of at most LISTED jobs. `waits`: of all queued jobs. `stopped`: the jobs stopped
+    only with the change, and only without it. `seconds`: the simulated time."""
     lists = {
         "sooner": sorted((one for one in waits if _gain(one) > 0), key=lambda one: (-_gain(one), one.job)),
         "later": sorted((one for one in waits if _gain(one) < 0), key=lambda one: (_gain(one), one.job)),

@@ -91,8 +91,8 @@ def _announce(instance: Instance, seconds: float, prepared: dict[str, str]) -> N
 
 
 def _end_with_make(parent: int) -> None:
-    """Request SIGTERM for this process if make is killed. Without make, keep running when the parent shell
-    ends."""
+    """Request SIGTERM for this process if make (pid `parent`) is killed. Without make, keep running when the parent
+    shell ends. Raise CannotStart if make has ended already."""
     if PRCTL is not None and "MAKELEVEL" in os.environ:
         PRCTL(PR_SET_PDEATHSIG, 15)
         # The signal is not sent for a parent that ended before the call.

@@ -46,7 +46,8 @@ def _require_shared(env: Mapping[str, str]) -> None:
 
 
 def _migrate(instance: Instance) -> None:
-    """Migrate the database and register what the settings declare."""
+    """Migrate the database, register what the settings declare and print the first admin's link as JSON. Raise
+    CannotStart if the settings cannot be used."""
     if prepare.check_settings():
         prepare.prepare_database()
         path = prepare.setup_path()

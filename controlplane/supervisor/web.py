@@ -45,11 +45,11 @@ class Server(uvicorn.Server):
 
 
 def serve(handle: int, ready_reader: int) -> None:
-    """Serve controlplane.asgi on the inherited listening socket until SIGTERM.
+    """Serve controlplane.asgi on the inherited listening socket `handle` (a descriptor) until SIGTERM.
 
-    `ready_reader`: the read end of a pipe. Modules are loaded while the database is being prepared; reading
-    from the pipe blocks until the supervisor closes the write end. The application is created only then,
-    because whitenoise stores the sizes of static files at its creation.
+    `ready_reader`: the read end of a pipe. Modules are loaded while the database is being prepared; reading from the
+    pipe blocks until the supervisor closes the write end. The application is created only then, because whitenoise
+    stores the sizes of static files at its creation.
     """
     collect_rarely()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
