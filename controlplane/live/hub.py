@@ -92,7 +92,7 @@ class Hub:
         return await self._thread.run(work, *arguments)
 
     def attach(self, listener: Listener) -> None:
-        """Add a listener without subscriptions."""
+        """Add a listener without subscriptions, and start its sending task. The caller must `detach` it."""
         self._listeners[listener] = {}
         self._identities[listener.identity].add(listener)
         listener.start()
@@ -101,7 +101,7 @@ class Hub:
         self._work.set()
 
     def detach(self, listener: Listener) -> None:
-        """Remove a listener whose connection has ended."""
+        """Remove a listener whose connection has ended. Safe to repeat."""
         listener.stop()
         self._identities[listener.identity].discard(listener)
         if not self._identities[listener.identity]:
@@ -131,7 +131,7 @@ class Hub:
         listener.on_end(code, reason)
 
     async def close(self) -> None:
-        """Disconnect all listeners and stop."""
+        """Disconnect all listeners, and end the hub's task and thread."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -26,8 +26,9 @@ FRESH = None
 
 @dataclass(eq=False)
 class Listener:
-    """A socket or stream. `deliver` sends one frame and returns when the next can be sent. `on_end` is called
-    once, with a websocket close code and a reason, when the hub disconnects the client."""
+    """A socket or stream. `deliver` sends one frame and returns when the next can be sent. `on_end` is called once,
+    with a websocket close code and a reason, when the hub disconnects the client. `blocked_since`: when the frame began
+    that is being sent, by time.monotonic(); None while none is."""
 
     identity: Identity
     deliver: Callable[[Frame], Awaitable[None]]

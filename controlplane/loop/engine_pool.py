@@ -81,10 +81,8 @@ def attached_clusters() -> QuerySet[Cluster]:
 
 
 def engine_for(cluster: Cluster) -> Engine:
-    """Return the cluster's engine; close and reopen it if its settings or credentials changed.
-
-    Raises EngineUnreachable when it cannot be opened, for example because the credentials cannot be decrypted.
-    """
+    """Return the cluster's engine from this process's pool; see `EnginePool.engine_for`. Raise EngineUnreachable if it
+    cannot be opened, for example because the credentials cannot be decrypted."""
     return POOL.engine_for(cluster)
 
 

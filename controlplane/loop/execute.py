@@ -102,7 +102,7 @@ class WorkerPool:
         self._under_way: dict[Future[Any], Command] = {}
 
     def work(self) -> int:
-        """Execute due commands until none is left; return how many."""
+        """Execute due commands until none is left; return how many were tried, also without success."""
         done, self._is_asked = 0, True
         while True:
             # Cleared before anything is read, so that a later notification still ends the wait below.

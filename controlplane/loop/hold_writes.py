@@ -83,7 +83,7 @@ def _promises(plan: Plan, rows: Statuses, before: frozenset[str]) -> tuple[froze
 
 
 def write_holds(holds: Statuses) -> list[Event]:
-    """Write the changed hold reasons of queued jobs; return one event for all of them."""
+    """Write the changed hold reasons of queued jobs; return one event for all of them, [] without changes."""
     if not holds:
         return []
     # A job that was stopped meanwhile keeps its own reason.

@@ -81,7 +81,7 @@ def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
 
 
 def remove_expired(cluster: Cluster, now: datetime) -> None:
-    """Remove finished jobs past their time to live, and deleted jobs that have ended."""
+    """Remove finished jobs past their time to live, and deleted jobs that have ended; at most 100 per call."""
     over = Q(expires_at__lte=now) | Q(is_deleted=True)
     expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
     # The limit bounds the transaction; the rest is removed in the next cycle.

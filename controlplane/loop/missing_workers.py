@@ -44,11 +44,11 @@ def ask_for_workers(seen: Observation, elastic: ElasticJobs, engine: Engine, now
 
 
 def _lenders(attended: Mapping[str, Attended], jobs: Iterable[JobView]) -> set[str]:
-    """Return the jobs that gave workers to a waiting job of their project and have not grown since, while
-    such a job still waits.
+    """Return the ids of the jobs that gave workers to a waiting job of their project and have not grown since, while a
+    job of the project with at least their priority waits for GPUs.
 
-    They ask for nothing: the waiting gang may need what other jobs have yet to release, and a job that took
-    its workers back would have to give them again, forever.
+    They ask for nothing: the waiting gang may need what other jobs have yet to release, and a job that took its workers
+    back would have to give them again, forever.
     """
     waiting: dict[str, int] = {}
     for job in jobs:

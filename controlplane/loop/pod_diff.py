@@ -50,9 +50,8 @@ class DiffCache:
     def differing(
         self, cluster: Cluster, held: Sequence[PodKey], reports: Mapping[str, PodReport]
     ) -> list[int]:
-        """Return the keys of the pods to compare. A pod absent from the report is not missing while its start command
-        is pending.
-        """
+        """Return the keys of the pods to compare. A pod that is absent from the report is left out while its start
+        command is pending, unless the pod has failed."""
         due = self._due()
         self._same = {
             pod.key: self._same[pod.key]

@@ -55,8 +55,8 @@ def _collect_from(cluster: Cluster, now: datetime) -> bool:
 
 
 def _begin_idleness_anew(looked_at: Collection[int], now: datetime) -> None:
-    """Reset the idle times of jobs on clusters that were not measured: those that failed or are not due.
-    `looked_at`: primary keys of measured clusters."""
+    """Reset the idle times of jobs on clusters that were not measured: those that failed or that the loop does not
+    serve. `looked_at`: primary keys of measured clusters."""
     unseen = Job.objects.filter(state__in=RUNNING_STATES, kind__in=LIMITED_KINDS).exclude(
         project__cluster__in=looked_at
     )

@@ -46,7 +46,7 @@ class Cluster(models.Model):
         return self.name
 
     def has_found(self, name: str) -> bool:
-        """Return whether the last preflight found this feature usable."""
+        """Return whether the check `name` of the last preflight succeeded, for example "mpi_operator"."""
         return any(check["name"] == name and check["outcome"] == "ok" for check in self.checks)
 
     def names_found(self, name: str) -> list[str]:

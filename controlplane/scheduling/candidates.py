@@ -126,7 +126,7 @@ class Candidates(dict[str, list[Candidate]]):
         return (one for same in self._projects.get(account, {}).values() for one in same.members)
 
     def lowest_priorities(self) -> dict[str, int]:
-        """Return the lowest priority of the candidates of each project."""
+        """Return the lowest priority of the candidates of each project, by the project's name."""
         return {
             account.name: min(priority for _, _, priority, *_ in classes)
             for account, classes in self._projects.items()

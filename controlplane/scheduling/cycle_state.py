@@ -301,7 +301,8 @@ class CycleState:
             self._undo.append(lambda: self.start(item, placements))
 
     def evict(self, victims: Collection[Candidate], item: Waiting, *, is_for_aged: bool = False) -> None:
-        """Stop these jobs so that `item` can start; `is_for_aged`: because it has waited so long."""
+        """Stop these jobs so that `item` can start. `is_for_aged`: `item` is an aged gang (ageing.py); recorded as the
+        kind."""
         # Sorted because sets have no order and equal views must give equal plans.
         for victim in sorted(victims, key=lambda one: (one.job.submit_rank, one.job.id)):
             preempt = _preempt(victim, item, self.view, is_for_aged=is_for_aged)

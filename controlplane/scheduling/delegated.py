@@ -39,8 +39,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A queued job whose pods exist in the cluster. `code`: our reason code for why the cluster's scheduler
-    does not place them, "" while it has reported nothing; `words` and `details` are its message and numbers."""
+    """A queued job whose pods exist in the cluster. `bound`: those of its pods that are bound to a node. `code`: our
+    reason code for why the cluster's scheduler does not place them, "" while it has reported nothing; `words` and
+    `details` are its message and numbers."""
 
     bound: tuple[Bound, ...] = ()
     code: str = ""
@@ -50,8 +51,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A job that may be offered now. `pools`: its allowed node pools in order of preference; empty allows
-    every pool."""
+    """A job that may be offered now. `node_pools`: those that it may use, in order of preference; empty allows every
+    pool."""
 
     job: str
     node_pools: tuple[str, ...] = ()
@@ -129,8 +130,8 @@ class _Cycle:
         return Offers(plan, tuple(self._wishes))
 
     def _said(self, item: Waiting, offer: Offer) -> Refusal | None:
-        """Return the cluster scheduler's reason for not placing the job. None if that is only missing
-        capacity, which our own numbers explain better."""
+        """Return the cluster scheduler's reason for not placing the job: JUST_SUBMITTED while it has reported none;
+        None if it is only missing capacity, which our own numbers explain better."""
         if not offer.code:
             return Refusal(reasons.JUST_SUBMITTED, {})
         self._words[item.job.id] = offer.words

@@ -150,7 +150,8 @@ class FeasibilityCheck:
 
     @staticmethod
     def _most_gpus(nodes: Iterable[NodeView]) -> int:
-        """Return the most whole GPUs that a pod can have; 0 on nodes that assign single parts."""
+        """Return the milli-GPUs of all whole devices of the node with the most; 0 if these nodes assign only single
+        parts."""
         counts = [sum(_largest_whole(device.mode) for device in node.devices) for node in nodes]
         return max(counts, default=0) * WHOLE_GPU
 

@@ -147,8 +147,8 @@ def without(request: Request, need: str) -> Request:
 
 
 def total_milli_gpus(request: Request, view: ClusterView) -> int:
-    """Return the milli-GPUs of the whole gang that count against quotas. A share by memory counts as on the
-    smallest device that it fits on."""
+    """Return the milli-GPUs of the whole gang that count against quotas. A share by memory counts as on the smallest
+    device that it fits on, as a whole device if it fits on none."""
     if request.gpu_memory_mib is None:
         return request.pods * request.milli_gpus
     modes = {

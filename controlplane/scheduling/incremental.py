@@ -144,7 +144,7 @@ def _changes(state: CycleState, view: ClusterView, difference: Difference) -> Ch
 
 
 def _without_identical(one: Jobs, other: Jobs) -> Difference:
-    """Return both sequences without the jobs that are in both."""
+    """Return both sequences without the job objects that are in both."""
     one, other = _without_common_ends(one, other)
     # Sets of identities are compared without a loop in Python: the middle may be as long as the queue.
     ours, theirs = _places(one), _places(other)

@@ -81,7 +81,8 @@ class RoomElsewhere:
 
 
 def placed_by_data(job: JobView, placements: Sequence[PodPlacement], room: FreeCapacity) -> dict[str, Any]:
-    """Return the details of a start that chose nodes because they have the job's data."""
+    """Return the details `dataset` and `data_at` (locations) of a start that chose nodes because they have the job's
+    data."""
     places = sorted({room.node(placement.node).location for placement in placements})
     named = {name: value for name, value in job.data_progress if name == "dataset"}
     return {**named, "data_at": places}

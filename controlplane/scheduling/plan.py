@@ -83,7 +83,7 @@ Decision = Start | Preempt | Hold
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A project's numbers at the start of the cycle. `requested`: allocated plus what its waiting jobs
+    """A project's numbers at the start of the cycle. `requested_milli_gpus`: allocated plus what its waiting jobs
     request."""
 
     project: str

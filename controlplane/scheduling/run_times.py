@@ -62,8 +62,8 @@ class RunTimes:
                     alike.append(run.seconds)
 
     def learned(self, run: Run) -> RunTime | None:
-        """Return the run time learned at the most specific level that has at least LEAST_RUNS earlier jobs;
-        None if no level has."""
+        """Return the run time learned at the most specific level that has at least LEAST_RUNS earlier jobs; None if no
+        level has. `run`: the properties of the job; its `seconds` are ignored."""
         for level, known in self._seconds.items():
             seconds = sorted(known.get(_key(run, level), ()))
             if len(seconds) >= LEAST_RUNS:

@@ -14,7 +14,8 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The rights and the demand of one sibling (project or department). `rank`: lower is older; breaks ties."""
+    """The rights and the demand of one sibling (project or department), in milli-GPUs. `usage`: the fraction of the
+    cluster that it used recently, 0 to 1. `rank`: lower is older; breaks ties."""
 
     name: str
     quota: int | None

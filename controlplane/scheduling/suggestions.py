@@ -83,8 +83,8 @@ def _ask_for_gpus(view: ClusterView, job: JobView, milli_gpus: int) -> Candidate
 
 
 def _raise_quota(view: ClusterView, job: JobView, hold: Hold) -> Iterator[Candidate]:
-    """Yield the smallest quota that contains the job: with it the project may reclaim what other projects
-    hold above theirs."""
+    """Yield the smallest quota that contains the job: with it the project may reclaim what other projects hold above
+    theirs. Nothing if the quota is unlimited or large enough already."""
     project = next(project for project in view.projects if project.name == job.project)
     details = hold.details
     held = details["allocated_milli_gpus"] if job.is_preemptible else details["non_preemptible_milli_gpus"]

@@ -48,7 +48,7 @@ _sharing_mode = lru_cache(maxsize=1024)(SharingMode)
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One GPU. `held_milli_gpus`: held by pods of jobs that are not active in this view, until the
+    """One GPU. `held_milli_gpus`: held by other software, or by pods of jobs that are not active in this view until the
     pods are confirmed to have ended. `parts` and `is_single`: see SharingMode."""
 
     index: int

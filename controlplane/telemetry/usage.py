@@ -70,7 +70,8 @@ def _held(start: datetime, end: datetime) -> Mapping[int, float]:
 
 
 class UsageCache:
-    """A cache of the recent usage of a cluster's projects, read again after RENEWED_EVERY."""
+    """A cache of the recent usage of a cluster's projects, read again after RENEWED_EVERY and when GPUs or half-life
+    change."""
 
     def __init__(self) -> None:
         self._usage: Mapping[int, float] = {}
