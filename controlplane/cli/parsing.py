@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from controlplane import notation
@@ -91,6 +91,11 @@ class Parser(argparse.ArgumentParser):
 def add_job(parser: Parser) -> None:
     """Declare the argument of commands about one job."""
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+
+
+def given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that have a value: those whose options the user gave."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def nearest(word: str, known: Sequence[str]) -> str:

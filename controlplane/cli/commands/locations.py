@@ -9,7 +9,7 @@ from controlplane import notation
 from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.errors import DONE, USAGE, CliError, require_changes
-from controlplane.cli.parsing import Parser, argument, key_value
+from controlplane.cli.parsing import Parser, argument, given, key_value
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column
 
@@ -151,12 +151,9 @@ def _add_changeable(parser: Parser) -> None:
 
 def _changeable(args: Namespace) -> dict[str, Any]:
     """Return the request's fields for the options of `_add_changeable` that were given."""
-    given = {
-        "node_pools": args.node_pool,
-        "node_labels": args.node_label and dict(args.node_label),
-        "unused_days": args.unused_days,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    labels = args.node_label and dict(args.node_label)
+    options = {"node_pools": args.node_pool, "node_labels": labels, "unused_days": args.unused_days}
+    changes = given(options)
     if args.room is not None:
         changes["room_bytes"] = None if args.room == DISK else args.room << 20
     return changes

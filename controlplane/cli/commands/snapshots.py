@@ -10,7 +10,7 @@ from controlplane.cli.commands.volumes import add_wait, find_volume, show_made, 
 from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import DONE, NOT_FOUND, CliError
 from controlplane.cli.lookup import project_rows
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, given
 from controlplane.cli.session import Session
 from controlplane.cli.tables import AGE, ID, STATE, Column, Row
 
@@ -68,9 +68,7 @@ def list_arguments(parser: Parser) -> None:
 
 def list_(args: Namespace, session: Session) -> int:
     """List snapshots, newest first."""
-    query: dict[str, Any] = {"volume": args.volume, "job": args.job}
-    given = {name: value for name, value in query.items() if value is not None}
-    page = project_rows(session, "snapshots", given)
+    page = project_rows(session, "snapshots", given({"volume": args.volume, "job": args.job}))
     if args.volume and not page["results"]:
         # Raises CliError if there is no such volume. A deleted one may have snapshots.
         find_volume(session, args.volume)

@@ -7,7 +7,7 @@ from argparse import Namespace
 from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.errors import DONE
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, given
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column
 
@@ -42,8 +42,8 @@ def token_create_arguments(parser: Parser) -> None:
 
 def token_create(args: Namespace, session: Session) -> int:
     """Create a token; its secret is printed once, as the only text on standard output."""
-    given = {"days": args.days, "is_read_only": args.read_only or None, "user": args.user}
-    body = {"name": args.name, **{field: value for field, value in given.items() if value is not None}}
+    options = {"days": args.days, "is_read_only": args.read_only or None, "user": args.user}
+    body = {"name": args.name, **given(options)}
     token = session.client.post("tokens", body)
     session.output.object(token, str(token["token"]))
     if not session.output.is_data:

@@ -17,7 +17,7 @@ from controlplane.cli.client import BEING_READ, BUSY_SECONDS
 from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, USAGE, ApiError, CliError
 from controlplane.cli.lookup import ROWS_MOST, project_rows, require_name
-from controlplane.cli.parsing import Parser, duration_seconds, positive_number
+from controlplane.cli.parsing import Parser, duration_seconds, given, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.sse import patiently
 from controlplane.cli.tables import AGE, ID, STATE, Column, Row
@@ -314,8 +314,7 @@ def schedule(args: Namespace, session: Session) -> int:
         raise CliError("volume schedule: give --every TIME or --off", USAGE, "see: yard help volume schedule")
     if args.every is not None and args.every < SHORTEST_PERIOD_SECONDS:
         raise CliError("volume schedule: --every is from 5m on", USAGE)
-    given = {"keep_last": args.last, "keep_days": args.days}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changes = given({"keep_last": args.last, "keep_days": args.days})
     changes["snapshot_minutes"] = None if args.off else args.every // 60
     volume = session.client.patch(f"volumes/{find_volume(session, args.name)['id']}", changes)
     said = "no scheduled snapshots" if args.off else f"a snapshot every {changes['snapshot_minutes']} min"
