@@ -20,7 +20,7 @@ from datasets.actions.cache_upkeep import distrust_caches
 from datasets.actions.datasets import keep_manifest
 from datasets.api.lake_views import LakeView
 from datasets.ingest.nearby import folder_mark, machine_mark
-from datasets.ingest.packs import PackInvalid, pack_index
+from datasets.ingest.packs import PackInvalid, make_pack
 from datasets.manifests import DIGEST_BYTES, Entry, Manifest, compare
 from datasets.models import DatasetVersion
 from datasets.previews import media_type
@@ -314,8 +314,7 @@ def pack_response(project: Project, manifest: Manifest, asked: Mapping[str, int]
     """Return the response with the contents of files as a pack."""
     wanted = _within(manifest, asked, PACK_OUT_BYTES)
     contents = list(lake_of(project).read_many(wanted))
-    index = pack_index((digest, len(data)) for digest, data in contents)
-    return HttpResponse(b"".join((*(data for _, data in contents), index)), content_type=BYTES)
+    return HttpResponse(make_pack(contents), content_type=BYTES)
 
 
 def _manifest(version: DatasetVersion) -> Manifest:

@@ -6,7 +6,7 @@ order give the same pack.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
@@ -43,6 +43,12 @@ def pack_index(contents: Iterable[tuple[bytes, int]]) -> bytes:
     # Without a line of Python for each content: a pack has thousands.
     rows = map(_ROW.pack, [digest for digest, _ in pairs], accumulate(sizes, initial=0), sizes)
     return b"".join((*rows, _TAIL.pack(len(pairs), _MAGIC)))
+
+
+def make_pack(contents: Sequence[tuple[bytes, bytes | memoryview]]) -> bytes:
+    """Return a pack of contents (digest, bytes) in this order."""
+    index = pack_index((digest, len(data)) for digest, data in contents)
+    return b"".join((*(data for _, data in contents), index))
 
 
 def pack_name(index: bytes) -> str:

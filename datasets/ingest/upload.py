@@ -18,7 +18,7 @@ from controlplane.http_client import (
     retry_delay,
     waits_words,
 )
-from datasets.ingest.packs import pack_index
+from datasets.ingest.packs import make_pack
 from datasets.ingest.reader import Content, FileChanged
 from datasets.ingest.worker import Say, SinkSpec, silent
 
@@ -60,8 +60,7 @@ class HttpSink:
         return {digests[place] for place in answer["lacking"]}
 
     def put_contents(self, contents: Sequence[Content]) -> None:
-        index = pack_index((content.digest, len(content.data)) for content in contents)
-        self._ask("PUT", "packs", b"".join((*(content.data for content in contents), index)))
+        self._ask("PUT", "packs", make_pack([(content.digest, content.data) for content in contents]))
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
         address = f"parts/{digest.hex()}"

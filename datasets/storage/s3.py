@@ -28,7 +28,7 @@ from datasets.ingest.packs import (
     PackInvalid,
     checked_contents,
     index_bytes,
-    pack_index,
+    make_pack,
     pack_name,
     read_index,
 )
@@ -79,7 +79,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         digests = {digest for digest, _ in contents}
         lacking = self.keep(digests)
         if lacking == digests:
-            self._store_pack(pack, bytes(read_index(pack)[1]))
+            self._store_pack(pack)
         elif lacking:
             self._store_contents([one for one in contents if one[0] in lacking])
 
@@ -157,12 +157,12 @@ class S3Lake(IndexedLake[AgedIndex]):
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _store_contents(self, contents: Sequence[tuple[bytes, bytes | memoryview]]) -> list[Located]:
-        index = pack_index((digest, len(data)) for digest, data in contents)
-        return self._store_pack(b"".join((*(data for _, data in contents), index)), index)
+        return self._store_pack(make_pack(contents))
 
-    def _store_pack(self, pack: bytes | memoryview, index: bytes) -> list[Located]:
+    def _store_pack(self, pack: bytes | memoryview) -> list[Located]:
+        entries, index = read_index(pack)
         name = pack_name(index)
-        located = [Located(name, one.offset, one.size_bytes, one.digest) for one in read_index(index)[0]]
+        located = [Located(name, one.offset, one.size_bytes, one.digest) for one in entries]
         # Recorded before it is stored, so that a concurrent collection keeps it.
         self._note([shelf_key("packs", name)])
         self._bucket.put(shelf_key("packs", name), pack)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from datasets.ingest.packs import pack_index
+from datasets.ingest.packs import make_pack
 from datasets.ingest.reader import Content, FileChanged
 from datasets.ingest.worker import Say, SinkSpec, silent
 from datasets.storage.base import ContentDamaged, Lake
@@ -28,8 +28,8 @@ class LakeSink:
         return self._lake.keep(digests)
 
     def put_contents(self, contents: Sequence[Content]) -> None:
-        index = pack_index((content.digest, len(content.data)) for content in contents)
-        self._lake.put_pack(memoryview(b"".join((*(content.data for content in contents), index))))
+        pack = make_pack([(content.digest, content.data) for content in contents])
+        self._lake.put_pack(memoryview(pack))
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
         # If all bytes arrived but the content was not completed, sending one part again completes it.
