@@ -1,6 +1,5 @@
 """Read nodes in REST form with the pods on them."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +10,7 @@ from controlplane.notation import decimal
 from controlplane.queries.nodes import node_rows
 from jobs.lifecycle import STOPPING
 from jobs.models import Allocation, Pod
+from jobs.queries import devices_of
 
 
 def node_detail(node: Node, visible_ids: frozenset[int] | None) -> dict[str, Any]:
@@ -45,10 +45,7 @@ def _pods_on(node: Node, visible_ids: frozenset[int] | None) -> list[dict[str, A
     pods = Pod.objects.filter(node=node, released_at=None).select_related(
         "job__project", "job__user", "attempt"
     )
-    devices: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    held = Allocation.objects.filter(pod__node=node, pod__released_at=None).order_by("device__index")
-    for pod_id, index, milli in held.values_list("pod_id", "device__index", "milli_gpus"):
-        devices[pod_id].append({"index": index, "share": milli / 1000})
+    devices = devices_of(Allocation.objects.filter(pod__node=node, pod__released_at=None))
     return [
         _shape_pod_on(pod, devices[pod.pk], visible_ids) for pod in pods.order_by("job__submit_rank", "rank")
     ]

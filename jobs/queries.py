@@ -24,9 +24,9 @@ from controlplane.engines.kinds import is_delegated
 from controlplane.notation import decimal
 from controlplane.scheduling.growth import AWAITED, awaited_sentence
 from controlplane.scheduling.mentions import OWN, Sees, seen_by, sentence
-from jobs.fields import mounts
 from jobs.kinds.membership import ScalePlan
 from jobs.kinds.registry import KINDS
+from jobs.kinds.spec import rest_units
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Allocation, Job, Pod, ScaleOperation
 
@@ -164,7 +164,7 @@ def pod_columns(pods: QuerySet[Pod]) -> list[dict[str, Any]]:
 
 def shape_pods(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return pods in REST form; one query for all their devices."""
-    devices = _devices_of(row["id"] for row in rows)
+    devices = devices_of(Allocation.objects.filter(pod_id__in=[row["id"] for row in rows]))
     return [_shape_pod(row, devices[row["id"]]) for row in rows]
 
 
@@ -235,9 +235,7 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = O
         "worker_step": None,
         "worker_speeds": {},
         **spec,
-        "gpus": None if spec["gpu_memory_mib"] is not None else decimal(spec["gpus"]),
-        "cpus": decimal(spec["cpus"]),
-        "volumes": [mounts.edge(mount) for mount in spec.get("volumes", ())],
+        **rest_units(spec),
         "id": str(row["id"]),
         "project": row["project_name"],
         "user": row["username"],
@@ -387,10 +385,11 @@ def _with_pods(rows: Sequence[dict[str, Any]]) -> Iterable[tuple[dict[str, Any],
     return ((row, pods[row["id"]]) for row in rows)
 
 
-def _devices_of(pod_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
+def devices_of(held: QuerySet[Allocation]) -> dict[int, list[dict[str, Any]]]:
+    """Return the devices of pods with their shares, by pod key; [] for a pod without allocations."""
     devices: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    held = Allocation.objects.filter(pod_id__in=list(pod_ids)).order_by("device__index")
-    for pod_id, index, milli in held.values_list("pod_id", "device__index", "milli_gpus"):
+    rows = held.order_by("device__index").values_list("pod_id", "device__index", "milli_gpus")
+    for pod_id, index, milli in rows:
         devices[pod_id].append({"index": index, "share": milli / 1000})
     return devices
 

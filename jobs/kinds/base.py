@@ -163,6 +163,11 @@ class Batch:
         return all_must_succeed(ends)
 
 
+def is_share(spec: Mapping[str, Any]) -> bool:
+    """Return whether a pod of the job asks for a share of a GPU."""
+    return spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000
+
+
 def refuse_worker_bounds(spec: Mapping[str, Any]) -> list[FieldError]:
     """Return errors for the fields that only elastic jobs have."""
     return [

@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.fields import FieldError
 from controlplane.scheduling.sizes import FASTEST, MOST_WORKERS, SLOWEST, nearest_sizes
-from jobs.kinds.base import Batch
+from jobs.kinds.base import Batch, is_share
 
 # Limit on the sizes listed in a message.
 MOST_SHOWN = 12
@@ -42,7 +42,7 @@ class Elastic(Batch):
         if spec["max_workers"] < workers:
             text = f"The job asks for {workers} workers; max_workers is at least that."
             errors.append(FieldError("/max_workers", "below_workers", text))
-        if spec["max_workers"] > 1 and (spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000):
+        if spec["max_workers"] > 1 and is_share(spec):
             text = "A job with a share of a GPU has exactly one worker."
             errors.append(FieldError("/max_workers", "share_needs_one_worker", text))
         return errors or _sizes_refused(spec, self.sizes(spec))

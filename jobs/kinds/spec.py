@@ -9,6 +9,7 @@ from controlplane.fields import FieldError
 from controlplane.notation import decimal
 from jobs.fields import mounts
 from jobs.fields.declared import DECLARED, FIELDS
+from jobs.kinds.base import is_share
 from jobs.kinds.registry import KINDS, kind_named
 
 # Limit in bytes: job lists contain whole specs, and 60 clones of a 1 MiB spec made a page of 57 MiB.
@@ -60,8 +61,7 @@ def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[Field
         field = "/datasets" if spec["datasets"] else "/volumes"
         errors.append(FieldError(field, "mounted_twice", "Two mounts have the same mount_path."))
     spec["gpus"] = spec["gpus"] or 0
-    is_share = spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000
-    if is_share and spec["workers"] > 1:
+    if is_share(spec) and spec["workers"] > 1:
         errors.append(
             FieldError(
                 "/workers", "share_needs_one_worker", "A job with a share of a GPU has exactly one worker."
@@ -90,7 +90,13 @@ def _check_size(spec: Mapping[str, Any]) -> list[FieldError]:
 def to_edge(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec in REST form: GPUs and CPUs as decimal numbers, tuples as lists."""
     edge = {name: list(value) if isinstance(value, tuple) else value for name, value in spec.items()}
-    edge["gpus"] = None if spec["gpu_memory_mib"] is not None else decimal(spec["gpus"])
-    edge["cpus"] = decimal(spec["cpus"])
-    edge["volumes"] = [mounts.edge(mount) for mount in spec.get("volumes", ())]
-    return edge
+    return edge | rest_units(spec)
+
+
+def rest_units(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that REST writes in other units or another form than the spec."""
+    return {
+        "gpus": None if spec["gpu_memory_mib"] is not None else decimal(spec["gpus"]),
+        "cpus": decimal(spec["cpus"]),
+        "volumes": [mounts.edge(mount) for mount in spec.get("volumes", ())],
+    }
