@@ -113,7 +113,7 @@ def project_for(actor: Actor, name: str, *, needed: str = Role.VIEWER) -> Projec
 
 
 def node_for(actor: Actor, name: str) -> Node:
-    """Return a node by name; every signed-in user may see nodes. Raise NotVisible."""
+    """Return a node by name; every signed-in user may see nodes. Raise NotVisible if there is none."""
     node = Node.objects.select_related("cluster", "pool").filter(name=name).first()
     if node is None:
         raise NotVisible(f"There is no node named {name!r}.")
@@ -121,7 +121,8 @@ def node_for(actor: Actor, name: str) -> Node:
 
 
 def cluster_for(name: str) -> Cluster:
-    """Return a cluster by name, unless it is detached; every signed-in user may see clusters. Raise NotVisible."""
+    """Return a cluster by name; every signed-in user may see clusters. Raise NotVisible if there is none or it is
+    detached."""
     cluster = Cluster.objects.filter(name=name, detached_at=None).first()
     if cluster is None:
         raise NotVisible(f"There is no cluster named {name!r}.")
@@ -129,7 +130,7 @@ def cluster_for(name: str) -> Cluster:
 
 
 def uuid_of(text: str, missing: NotVisible) -> uuid.UUID:
-    """Parse an id from a URL. Raise `missing` if it is malformed."""
+    """Return the id in a URL's `text`. Raise `missing` if it is malformed."""
     try:
         return uuid.UUID(text)
     except ValueError as error:
@@ -137,8 +138,8 @@ def uuid_of(text: str, missing: NotVisible) -> uuid.UUID:
 
 
 def require_role(actor: Actor, project: Project, needed: str, missing: NotVisible) -> None:
-    """Raise Forbidden if the actor's role in the project is weaker than `needed`. Raise `missing` if the actor has
-    no role, as if the object did not exist."""
+    """Raise `missing` if the actor has no role in the project, as if the object did not exist; Forbidden if the role
+    is weaker than `needed`, or for a read-only token that would do more than view."""
     require_held(actor, project, role_in(actor, project), needed, missing)
 
 

@@ -55,7 +55,7 @@ def write_size(mib: int) -> str:
 
 
 def parse_number(text: str) -> int | float:
-    """Return a decimal number ("0.5", "2") as the equal JSON number."""
+    """Return a decimal number ("0.5", "2") as the equal JSON number. Raise ValueError for any other text."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(text)

@@ -172,7 +172,8 @@ def _live_tokens(digest: str, now: datetime) -> QuerySet[Token]:
 
 
 def create_setup_link() -> str | None:
-    """Return a new secret for /setup/<secret> and revoke earlier ones; None if an admin exists."""
+    """Return a new secret for /setup/<secret>, valid for SETUP_LINK_LIFE, and revoke earlier ones; None if an admin
+    exists."""
     secret = secrets.token_urlsafe(32)
     with transaction.atomic():
         SetupLink.objects.all().delete()

@@ -344,7 +344,8 @@ def _headers_of(verb: str, answer: Schema, is_remembered: bool) -> Iterator[Para
 def _responses(
     answer: Mapping[str, Schema], status: int, also: tuple[int, ...], is_write: bool
 ) -> dict[Any, Any]:
-    """Return the declared responses by status. `answer`: media type -> schema, empty for a response without a body."""
+    """Return the declared responses by status, or by (status, media type) with their schema. `answer`: media type ->
+    schema, empty for a response without a body; `also`: other success statuses, without a body."""
     # A write has a 200 too: the response of a dry run.
     codes = (status, 200) if is_write else (status,)
     responses: dict[Any, Any] = {(code, kind): schema for code in codes for kind, schema in answer.items()}

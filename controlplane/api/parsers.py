@@ -88,7 +88,8 @@ def _finite(text: str) -> float:
 
 
 def _bounded(text: str) -> int:
-    """Parse an integer of at most 64 bits, the limit of databases and of most JSON parsers."""
+    """Parse an integer of at most 64 bits, the limit of databases and of most JSON parsers. Raise Problem for a
+    larger one."""
     # Longer texts are out of range, and converting one takes time that grows with the square of its length.
     value = int(text) if len(text) <= 20 else 1 << 64
     if not -(1 << 63) <= value < 1 << 63:

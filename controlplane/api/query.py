@@ -21,7 +21,7 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One query field: its reader, its JSON schema and its description."""
+    """One query field: its reader, its JSON schema, its description, and its value if it is absent."""
 
     read: Callable[[str], Any]
     schema: Schema

@@ -414,15 +414,15 @@ class Meter:
 
 
 class Announcer:
-    """Prints what a sync waits for, below its progress line. A line that several workers print at the same
-    time appears once."""
+    """Prints what a sync waits for, below its progress line. A line that several workers print at about the same
+    time appears once or, rarely, twice."""
 
     def __init__(self, meter: Meter, write: Callable[[str], None]) -> None:
         self._meter, self._write = meter, write
         self._said: dict[str, float] = {}
 
     def __call__(self, line: str) -> None:
-        """Print a line, unless it was printed within REPEATED_SECONDS. Thread safe: at worst it appears twice."""
+        """Print a line, unless it was printed within REPEATED_SECONDS. Thread-safe."""
         now = time.monotonic()
         if now - self._said.get(line, -REPEATED_SECONDS) < REPEATED_SECONDS:
             return

@@ -22,7 +22,7 @@ _UNSAFE_IN_JSON = "[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 
 
 class Output:
-    """Writes answers in one format to `stream`, and messages to `stderr`."""
+    """Writes answers in the format `form` (the value of -o) to `stream`, and messages to `stderr`."""
 
     def __init__(self, form: str, environ: dict[str, str], stream: TextIO, stderr: TextIO) -> None:
         self.form = form

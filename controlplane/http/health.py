@@ -25,7 +25,7 @@ _HEADERS: Headers = [(b"content-type", b"application/json"), (b"cache-control", 
 
 
 class Probes:
-    """The ASGI application of `/healthz` and `/readyz`."""
+    """The ASGI application of `/healthz` and `/readyz`; `?exclude=loop` makes the latter ignore the loop."""
 
     def __init__(self) -> None:
         self._reads = SharedReads("probe")

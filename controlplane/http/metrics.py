@@ -38,7 +38,8 @@ class Gauge:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Return the metrics, given TRAINYARD_METRICS_TOKEN as a bearer token; 404 if that is not configured."""
+    """Return the metrics, given TRAINYARD_METRICS_TOKEN as a bearer token; 401 for another token, 404 if none is
+    configured."""
     token = settings.METRICS_TOKEN
     if not token:
         return HttpResponse("Set TRAINYARD_METRICS_TOKEN to have metrics here.\n", status=404)

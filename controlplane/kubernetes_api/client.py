@@ -102,14 +102,14 @@ class Client:
         return found
 
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
-        """Create an object. Raise ApiError 409 if the name is taken, perhaps by an earlier try whose response
-        was lost."""
+        """Create an object and return it; with `dry_run` the server only validates it. Raise ApiError 409 if the
+        name is taken, perhaps by an earlier try whose response was lost."""
         query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if dry_run else {})
         return self._call("POST", path, query, body, priority=CREATE, is_repeatable=False)
 
     def apply(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Apply an object server-side, taking over the fields of `body` from other field managers. Creates an
-        absent object."""
+        """Apply an object server-side, taking over the fields of `body` from other field managers, and return it.
+        Creates an absent object."""
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return self._call("PATCH", path, query, body, "application/apply-patch+yaml", priority=CREATE)
 
@@ -206,8 +206,8 @@ class Client:
             self.calls[verb_and_resource(method, path, query)] += 1
 
     def put_off(self, headers: Mapping[str, str]) -> float | None:
-        """Pause all requests for as long as the response's Retry-After asks. Return these seconds, None
-        without the header."""
+        """Pause all requests for as long as the response's Retry-After asks, at most LONGEST_PAUSE_SECONDS. Return
+        the seconds asked for, None without the header."""
         wait = _retry_after(headers.get("Retry-After"))
         if wait is not None:
             self.bucket.pause(wait)

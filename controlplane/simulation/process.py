@@ -18,7 +18,7 @@ NICENESS = 10
 
 
 def main(handle: int) -> None:
-    """Answer questions until the connection closes."""
+    """Answer questions until the connection closes. `handle`: its file descriptor."""
     os.nice(NICENESS)
     with Connection(handle) as parent:
         while True:

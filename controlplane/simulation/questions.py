@@ -28,26 +28,28 @@ def outlook(
     is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRunTimes | None, has_ranges: bool
 ) -> Outlook:
     """Return the changes that would start a queued job and, with `has_ranges`, when each queued job is expected to
-    start."""
+    start. `learned`: run times of jobs that declare none."""
     ways = suggest(view, job_id, is_over)
     return Outlook(ways, start_ranges(view, is_over, learned) if has_ranges else None)
 
 
 def foresee(is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRunTimes | None) -> Prospect:
-    """Return what the next cycles will do with a queued job: where and when it starts, and which jobs stop first."""
+    """Return what the next cycles will do with a queued job: where and when it starts, and which jobs stop first.
+    `learned`: run times of jobs that declare none."""
     return prospect(view, job_id, is_over, learned)
 
 
 def compare(is_over: IsOver, view: ClusterView, project: ProjectView, run_times: RunTimes | None) -> WhatIf:
-    """Return how shares, waits and preemptions would change if the project were as `project`."""
+    """Return how shares, waits and preemptions would change if the project of this name were as `project`.
+    `run_times`: as for `scheduling.course.Course`."""
     return what_if(view, project, is_over, run_times)
 
 
 def compare_recorded(
     is_over: IsOver, view: ClusterView, until: int, jobs: Sequence[RecordedJob], project: ProjectView
 ) -> WhatIf:
-    """Return how shares, waits and preemptions of recorded jobs would have differed if the project had been as
-    `project`."""
+    """Return how shares, waits and preemptions of recorded jobs between `view.now` and `until` (Unix seconds) would
+    have differed if the project of this name had been as `project`. `view` has no jobs."""
     return recorded_what_if(view, until, jobs, project, is_over)
 
 

@@ -22,8 +22,8 @@ _LISTING = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Paths of files and links relative to a directory, with slashes. `commit`: "" without git or commits.
-    `has_untracked`: some of the files are not tracked by git."""
+    """Paths of files and links relative to the directory `root`, with slashes. `commit`: "" without git or commits.
+    `has_untracked`: some of the files are not tracked by git; `is_git`: the files were listed by git."""
 
     root: str
     paths: tuple[str, ...]
@@ -70,7 +70,8 @@ def origin(listing: Listing) -> dict[str, object]:
 
 
 def _with_git(root: str) -> tuple[list[str], set[str], str] | None:
-    """Return (paths, untracked paths, commit); None if there is no repository."""
+    """Return (paths, untracked paths, commit), the commit "" if there is none yet; None if git cannot list the
+    directory, as outside a repository."""
     listed, revision = _git(root, *_LISTING), _git(root, *_REVISION)
     code, out = _said(listed)
     commit = _said(revision)[1].decode().strip()

@@ -59,7 +59,7 @@ def cache_arguments(parser: Parser) -> None:
 
 
 def cache(args: Namespace, session: Session) -> int:
-    """Fill a cache of a version, so that jobs need not wait for it."""
+    """Fill a cache of a version, so that jobs need not wait for it. Exit code 1 if the fill has failed."""
     version = find_version(session, args.version)
     body = {"version_id": version["id"], "location": args.location}
     made = session.client.post("caches", {name: value for name, value in body.items() if value})

@@ -28,7 +28,7 @@ def state_of(node: Row) -> str:
 
 
 def memory_use(node: Row) -> float | None:
-    """Return the used share of the node's GPU memory, None if it is not measured."""
+    """Return the used share (0 to 1) of the memory of the node's GPUs that are measured, None if none is."""
     devices = [device for device in node["devices"] if device.get("memory_used_mib") is not None]
     total = sum(device["memory_mib"] for device in devices)
     return sum(device["memory_used_mib"] for device in devices) / total if total else None

@@ -46,7 +46,7 @@ def list_projects_arguments(parser: Parser) -> None:
 
 
 def list_projects(args: Namespace, session: Session) -> int:
-    """Print every project that the caller may see."""
+    """Print the projects that the caller may view, at most --limit."""
     session.output.objects(session.client.pages("projects", {}, args.limit), PROJECT_COLUMNS)
     return DONE
 

@@ -25,7 +25,7 @@ def register_arguments(parser: Parser) -> None:
 
 def register(args: Namespace, session: Session) -> int:
     """Create a version from a directory on the control plane's machine. A worker hashes the files; nothing is
-    uploaded, nor copied if the file system can share bytes."""
+    uploaded, nor copied if the file system can share bytes. Exit code 1 if it failed."""
     dataset = find_dataset(session, args.name)
     body = {"path": args.path, "message": args.message}
     row = session.client.post(f"datasets/{dataset['id']}/registrations", body)

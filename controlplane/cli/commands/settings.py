@@ -26,7 +26,8 @@ def config_project_arguments(parser: Parser) -> None:
 
 
 def config_project(args: Namespace, session: Session) -> int:
-    """Store the default project of the current context. Its existence is checked when it is used."""
+    """Store the default project of the current context, or without a name print it. Its existence is checked when it
+    is used."""
     if not args.name:
         session.output.object({"project": session.project}, session.project)
         return DONE

@@ -33,7 +33,8 @@ def _class_and_tier(volume: Row) -> str:
 
 
 def used_text(volume: Row) -> str:
-    """Return how much of its size a volume uses."""
+    """Return how much of its size a volume uses: `4.2 MiB of 10 GiB`, with `?` for unknown and `or more` if measured
+    in part."""
     more = " or more" if volume["is_measured_in_part"] else ""
     return f"{formats.binary_size(volume['used_bytes'])}{more} of {formats.binary_size(volume['size_bytes'])}"
 
@@ -279,8 +280,8 @@ def keep_arguments(parser: Parser) -> None:
 
 
 def keep(args: Namespace, session: Session) -> int:
-    """Limit by number or age how many snapshots taken at job events are kept; without a limit all are. Snapshots
-    that users take are always kept."""
+    """Limit by number or age how many snapshots taken at job events are kept; a limit that is not given is removed,
+    and without any all are kept. Snapshots that users take are always kept."""
     volume = find_volume(session, args.name)
     rules = {"keep_last": args.last, "keep_days": args.days}
     changed = session.client.patch(f"volumes/{volume['id']}", rules)
