@@ -115,7 +115,7 @@ def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Memb
 
 
 def remove_member(project: Project, user: User, *, actor: Actor) -> None:
-    """Remove a user from a project; does nothing for other users. The caller checks that the actor may. Raise
+    """Remove a member from a project. The caller checks that the actor may and that the user is a member. Raise
     Conflict for the last owner."""
     with transaction.atomic():
         _keep_an_owner(project, user, None)

@@ -25,8 +25,8 @@ class Step(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Expected state after a step. `allocated`: every acceptable division of GPUs, in the order of QUOTAS'
-    projects."""
+    """Expected state after a step. `allocated`: every acceptable division of GPUs, in the order of QUOTAS' projects;
+    `physical_gpus`: the number of devices in use; `running`: the number of running jobs."""
 
     allocated: tuple[tuple[float, ...], ...]
     physical_gpus: int

@@ -53,7 +53,7 @@ WsgiApplication: TypeAlias = Callable[[Environ, Callable[..., Any]], Iterable[by
 
 
 class BodyTooLarge(Exception):
-    """The request's body is above BODY_MOST_BYTES."""
+    """The request's body is above the limit for its content type and sender."""
 
 
 class BodyTooSlow(Exception):

@@ -194,7 +194,8 @@ def _context(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _named(config: Mapping[str, Any], plural: str, singular: str, name: Any) -> dict[str, Any]:
-    """Return the content of one named entry of a kubeconfig's list. Raise Refused if there is none."""
+    """Return the content of the entry `name` in the list `plural` ("users") of a kubeconfig: its field `singular`
+    ("user"). Raise Refused if there is none."""
     for entry in entries(config, plural):
         if entry["name"] == name and isinstance(entry.get(singular), dict):
             content: dict[str, Any] = entry[singular]

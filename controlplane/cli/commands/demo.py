@@ -70,8 +70,9 @@ def demo_four_teams_arguments(parser: Parser) -> None:
 
 
 def demo_four_teams(args: Namespace, session: Session) -> int:
-    """Run all steps of the four-team scenario. Exit code 1 if the allocation after a step differs from the
-    expected one (controlplane/cli/scenario.py)."""
+    """Run all steps of the four-team scenario; with --reset after deleting the projects of an earlier run, with
+    --clear delete them only. Exit code 1 if the allocation after a step differs from the expected one
+    (controlplane/cli/scenario.py)."""
     made = _made_before(session)
     if args.reset or args.clear:
         _clear(session, made)

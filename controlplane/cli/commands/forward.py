@@ -62,7 +62,7 @@ def port_forward(args: Namespace, session: Session) -> int:
 
 def _port_pair(text: str) -> tuple[int, int]:
     """Parse `8888` or `9000:8888` as (local port, job's port); local port 0 lets the system choose. Raises
-    ArgumentTypeError."""
+    ArgumentTypeError for any other text."""
     match = _PORTS.match(text)
     local, port = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
     if not (1 <= port <= _LARGEST_PORT and local <= _LARGEST_PORT):

@@ -141,7 +141,7 @@ class LocalShell:
 
     def close(self) -> int | None:
         """Hang up the terminal, then kill the remaining processes of its session. Return the exit code if the shell
-        ended by itself, else None."""
+        ended by itself, else None; None also for a repeat."""
         if self._is_closed:
             return None
         self._is_closed = True
