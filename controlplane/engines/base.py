@@ -163,7 +163,7 @@ class ProjectReport:
 
 @dataclass(frozen=True, slots=True)
 class DepartmentReport:
-    """A department's numbers for `sync_projects`, in milli-GPUs. Quota None: unlimited."""
+    """A department's numbers for `sync_projects`, in milli-GPUs. Quota or limit None: unlimited."""
 
     name: str
     quota_milli_gpus: int | None

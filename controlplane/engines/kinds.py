@@ -23,8 +23,8 @@ MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A scheduler that clusters of this kind can use. `is_delegated`: the cluster's own scheduler decides, not
-    our plan."""
+    """A scheduler that clusters of this kind can use; `label`: its name for users. `is_delegated`: the cluster's own
+    scheduler decides, not our plan."""
 
     name: str
     label: str

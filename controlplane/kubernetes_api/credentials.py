@@ -84,8 +84,9 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach one API server. `tls` None: plain HTTP. `server_name`: the name that the certificate must
-    have if it is not the server's host. `expires_at`: when the credentials expire, None if unknown."""
+    """How to reach one API server. `tls` None: plain HTTP. `server_name`: the name that the certificate must have if
+    it is not the server's host. `warnings`: sentences for the preflight. `expires_at`: when the credentials expire,
+    None if unknown."""
 
     server: str
     tls: ssl.SSLContext | None

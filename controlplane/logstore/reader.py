@@ -48,7 +48,8 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogGap:
-    """Output is missing, or may be, after the line with number `after_n`."""
+    """Output is missing, or may be, after the line with number `after_n`. `time_ms`: Unix milliseconds, 0 if
+    unknown."""
 
     after_n: int
     time_ms: int

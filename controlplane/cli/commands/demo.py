@@ -29,7 +29,8 @@ _CLEAR_SECONDS = 60.0
 
 
 class ScenarioState(NamedTuple):
-    """State of the four projects: GPUs by project, job counts, devices in use."""
+    """State of the four projects: GPUs by project, in the order of QUOTAS; names of the jobs that run, wait, and are
+    `moving` (in any other state); `physical_gpus`: the number of devices in use."""
 
     allocated: tuple[float, ...]
     running: frozenset[str]

@@ -25,7 +25,8 @@ CHECK_COLUMNS = (
 
 
 class Finding(NamedTuple):
-    """One check's result: `ok`, `warning` or `failed`, and what to do when it is not ok."""
+    """One check's result: `ok`, `warning` or `failed`; `detail`: what was found and what to do about it;
+    `exit_code`: that of the command if this is the first failed check."""
 
     check: str
     result: str
