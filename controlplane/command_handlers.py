@@ -50,5 +50,6 @@ class ForgetProject(CommandHandler):
         engine_for(run.cluster).forget_project(run.command.subject_id)
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False for missing rights, so that the removal is retried until an operator grants them."""
+        """Return False for missing rights, so that the removal is retried until an operator grants them; else as for
+        every command."""
         return super().is_final(refusal) and refusal.code != NOT_PERMITTED

@@ -29,7 +29,7 @@ class Frame(NamedTuple):
 
 
 class Closed(Exception):
-    """The other side closed, with code (1006: without a close frame) and reason."""
+    """The other side closed, with code (1005: a close frame without one, 1006: no close frame) and reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"closed with {code} {reason}".strip())

@@ -32,7 +32,8 @@ def client_address(peer: str, forwarded: Sequence[str], trusted: Sequence[Networ
 
 
 def address_key(client: tuple[str, int] | None) -> str:
-    """Return the key under which a client's limits are counted: its address, or the /64 network for IPv6.
+    """Return the key under which a client's limits are counted: its address, or the /64 network for IPv6; "" for
+    None, an unknown client.
 
     An IPv4-mapped address (::ffff:10.0.0.1) counts as IPv4.
     """

@@ -44,7 +44,8 @@ class Throttle:
         raise TooManyAttempts(wait)
 
     def take_back(self, key: Hashable) -> None:
-        """Remove the latest attempt of a key from the count, after a success."""
+        """Remove the latest attempt of a key from the count, after a success. Does nothing for a key without
+        attempts."""
         with self._lock:
             made = self._attempts.get(key)
             if made:

@@ -94,7 +94,7 @@ class Login(ApiView):
 
 
 class Whoami(ApiView):
-    """The authenticated user, with their roles by project."""
+    """The authenticated user."""
 
     @operation("Who am I, with roles", answer=ref("Whoami"))
     def get(self, call: Call) -> Answer:

@@ -137,7 +137,7 @@ def list_jobs_arguments(parser: Parser) -> None:
 
 
 def list_jobs(args: Namespace, session: Session) -> int:
-    """Print jobs of the project, or with -A all visible ones, newest first."""
+    """Print jobs of the project, or with -A all visible ones, newest first, at most --limit."""
     path = "jobs" if args.all_projects else f"{session.project_path}/jobs"
     query = {"state": args.state, "kind": args.kind, "user": args.user}
     page = session.client.pages(path, {**query}, args.limit)

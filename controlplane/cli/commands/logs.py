@@ -151,8 +151,8 @@ def follow(session: Session, identifier: str, selection: Selection, said: str = 
 def _follow_log(
     session: Session, path: str, query: Query, selection: Selection, reporter: SilenceReporter
 ) -> bool:
-    """Print the log of one attempt to its end. Return whether the job goes on in another attempt, for which a
-    new stream is needed."""
+    """Print the log of one attempt to its end. Return whether the job goes on in another attempt, for which a new
+    stream is needed; False if an attempt was selected."""
     for event in resuming(session.client, path, query, session.pause):
         data = json.loads(event.data) if event.data else {}
         if event.name == "end":

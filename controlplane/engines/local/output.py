@@ -31,7 +31,8 @@ class Output:
             self._write(kind, data)
 
     def flush(self) -> None:
-        """Write output that has no newline yet, such as a prompt. Called after a moment without further output."""
+        """Write output that has no newline yet, such as a prompt. Call it after a moment without further output. If
+        the disk is full, the output stays in memory."""
         try:
             self._log.flush()
         except OSError:
