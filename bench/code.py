@@ -56,8 +56,8 @@ def rows(without: list[float], unchanged: list[float], changed: list[float]) -> 
 def samples(
     take: Callable[[str, list[str]], float], repository: Path
 ) -> tuple[list[float], list[float], list[float]]:
-    """Return the milliseconds from the start of `yard` to the job's process: without code, unchanged, one file
-    changed."""
+    """Return the milliseconds of jobs without code, with unchanged code, and with one file changed, three lists.
+    `take` submits a job with a name and options, and returns its milliseconds (see `submitter`)."""
     code = ["--code", str(repository)]
     taken: tuple[list[float], list[float], list[float]] = ([], [], [])
     for number in range(WARM_UP + REPEATS):
@@ -71,8 +71,8 @@ def samples(
 
 
 def submitter(environment: dict[str, str], stamps: Path) -> Callable[[str, list[str]], float]:
-    """Return a function that submits a job which writes the time to a file, waits for the file, and returns the
-    milliseconds."""
+    """Return a function that gets a job's name and options of `yard submit`, submits a job that writes the time to a
+    file, waits for the file, and returns the milliseconds from the start of `yard`."""
 
     def take(name: str, options: list[str]) -> float:
         stamp = stamps / name

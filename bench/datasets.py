@@ -116,7 +116,8 @@ class Bench:
         subprocess.run([YARD, *words], env=self._environment, check=True, capture_output=True)
 
     def _follow(self, tree: Path, count: int, name: str, found: dict[str, Peer]) -> None:
-        """Measure syncs without a change and with one changed file, then caches."""
+        """Measure syncs of the `count` files in `tree` without a change and with one changed file, then caches of
+        the dataset `name`. `found`: the peers by name."""
         time.sleep(QUIET_SECONDS)
         self.yard("dataset", "sync", str(tree))
         kinds = ("DVC", "restic")
@@ -172,8 +173,8 @@ class Bench:
         return self._timed(lambda: peer.run(peer.store, self._work), is_flushed)
 
     def _timed(self, work: Callable[[], object], is_flushed: bool = False) -> list[float]:
-        """Return the seconds of one call in a list, including a flush of the file system if `is_flushed`. Earlier
-        writes are flushed first."""
+        """Return the seconds of one call of `work` in a list, including a flush of the file system if `is_flushed`.
+        Earlier writes are flushed first."""
         subprocess.run(["sync", "-f", self._work], check=True)
         began = time.perf_counter()
         work()

@@ -99,7 +99,8 @@ def is_same(found: object, expected: object) -> bool:
 
 
 def run(words: list[str], kill_after: float | None = None) -> float:
-    """Run a program of this file. Return its seconds, or 0 if it was killed `kill_after` seconds after it began."""
+    """Run a program of this file. Return its seconds, or 0 if it was killed `kill_after` seconds after it began
+    (None: never). Raises SystemExit if it fails."""
     command = [sys.executable, "-m", "bench.datasets_kills", *words]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None

@@ -22,7 +22,8 @@ REPEATS = 3
 
 
 def rows(scale: float = 1.0) -> list[Row]:
-    """Measure in child processes, since a process does not return memory that it once used. Return the rows."""
+    """Measure in child processes, since a process does not return memory that it once used. `scale`: factor for the
+    number of files. Return the rows."""
     count = int(FILES * scale)
     answers = [
         json.loads(
@@ -48,8 +49,8 @@ def rows(scale: float = 1.0) -> list[Row]:
 
 
 def child(count: int) -> None:
-    """Print the seconds of store, load (read and decode) and diff (1 % changed), and the peak MB of a process that
-    loads two manifests and compares them."""
+    """Print, for manifests of `count` files, the seconds of store, load (read and decode) and diff (1 % changed),
+    and the peak MB of a process that loads two manifests and compares them."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
         root = Path(directory)
         if not os.fork():
@@ -72,8 +73,8 @@ def child(count: int) -> None:
 
 
 def store(root: Path, count: int) -> None:
-    """Store two manifests; record the seconds of the first, handled as if from a client: decoded, checked, written,
-    flushed."""
+    """Store two manifests of `count` files; record the seconds of the first, handled as if from a client: decoded,
+    checked, written, flushed."""
     lake = FolderLake(root / "lake")
     names, seconds = [], 0.0
     for generation in (0, 1):

@@ -100,8 +100,8 @@ def found(view: ClusterView) -> str:
 
 
 def large(*, is_full: bool) -> ClusterView:
-    """Return 1,000 nodes with a one-GPU job on every device, or idle, and 2,000 queued jobs of five sizes from 20
-    projects."""
+    """Return 1,000 nodes and 2,000 queued jobs of five sizes from 20 projects. `is_full`: a one-GPU job runs on
+    every device; otherwise all are idle."""
     dice = random.Random(1)
     projects = tuple(ProjectView(f"p{rank}", 300_000, 300_000, created_rank=rank) for rank in range(PROJECTS))
     jobs = running(projects, dice) if is_full else []

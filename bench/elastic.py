@@ -74,7 +74,8 @@ class Ours:
         self.two_worlds = 0
 
     def grow(self, count: int) -> float:
-        """Start workers and make them members. Return the seconds until all members train in the larger world."""
+        """Start `count` workers and make them members. Return the seconds from their start until all members train
+        in the larger world."""
         began = time.monotonic()
         fresh = self.crew.start(count)
         self.crew.until(lambda: self.crew.is_ready(fresh), 60)

@@ -96,7 +96,8 @@ class Yard:
 
 
 def resized(yard: Yard, cluster: str, program: dict[str, Any]) -> Measured:
-    """Resize a training from FEW to MANY workers and back, ROUNDS times. Return the results."""
+    """Resize a training on `cluster` from FEW to MANY workers and back, ROUNDS times. `program`: fields of its
+    submission. Return the results."""
     measured = Measured()
     yard.call("POST", "/projects", {"name": f"on-{cluster}", "cluster": cluster, "gpu_quota": MANY})
     with training(yard, cluster, program) as job:
@@ -111,7 +112,8 @@ def resized(yard: Yard, cluster: str, program: dict[str, Any]) -> Measured:
 
 @contextmanager
 def training(yard: Yard, cluster: str, program: dict[str, Any]) -> Iterator[str]:
-    """Yield the id of a job with FEW workers that trains; stop the job at the end."""
+    """Context manager with the id of a job on `cluster` that trains with FEW workers; stops the job at the end.
+    `program`: fields of its submission. Raises RuntimeError if the job ends before it trains."""
     body = {
         "name": "resized",
         "kind": "elastic",

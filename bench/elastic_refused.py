@@ -112,8 +112,8 @@ def submitted(yard: Yard, state: Path, workers: int, cold: int = 1_000_000) -> s
 
 
 def scaled_out(running: servers.ControlPlane, count: int) -> None:
-    """Run `yard scaleout --wait`. Raises RuntimeError unless it exits with 1, which means that the change was rolled
-    back."""
+    """Run `yard scaleout --wait` for `count` more workers. Raises RuntimeError unless it exits with 1, which means
+    that the change was rolled back."""
     words = [
         str(YARD),
         "scaleout",

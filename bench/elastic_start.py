@@ -96,7 +96,8 @@ def measured(running: servers.ControlPlane, directory: Path) -> Starts:
 def submitted(
     running: servers.ControlPlane, name: str, submit: Callable[[servers.ControlPlane, str], None]
 ) -> float:
-    """Submit a job, wait for its first step, and stop it. Return the seconds from the request to the step."""
+    """Submit a job with `submit` (which gets the control plane and the job's name), wait for its first step, and
+    stop it. Return the seconds from the request to the step."""
     asked = time.time()
     submit(running, name)
     job = Yard(running).call("GET", f"/projects/{PROJECT}/jobs?name={name}")["results"][0]["id"]
@@ -136,7 +137,8 @@ def first_step(logs: Callable[[], Iterable[Path]], since: float) -> float:
 
 
 def torchrun(folder: Path, *, agents: int, workers: int) -> float:
-    """Start torchrun, wait for the first step, and kill it. Return the seconds from the start to the step."""
+    """Start this number of torchrun `agents` with as many `workers` each, wait for the first step, and kill them.
+    Return the seconds from the start to the step."""
     folder.mkdir()
     env = {**os.environ, **ENVIRONMENT, "TRAINYARD_CHECKPOINT_DIR": str(folder)}
     command = [

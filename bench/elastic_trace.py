@@ -68,7 +68,7 @@ def read_curves(path: Path) -> dict[tuple[str, int], dict[int, float]]:
 
 
 def read_jobs(path: Path, curves: dict[tuple[str, int], dict[int, float]]) -> Iterator[ElasticJob]:
-    """Yield the jobs in order of submission."""
+    """Yield the jobs in order of submission. `curves`: see `read_curves`."""
     with path.open() as lines:
         for rank, row in enumerate(csv.DictReader(lines)):
             curve = curves[row["model_name"], int(row["batch_size"])]
@@ -79,7 +79,8 @@ def read_jobs(path: Path, curves: dict[tuple[str, int], dict[int, float]]) -> It
 
 
 def largest_worthwhile(curve: dict[int, float]) -> int:
-    """Return the size up to which each doubling gains at least LEAST_GAIN."""
+    """Return the number of GPUs up to which each doubling gains at least LEAST_GAIN in the iterations per second of
+    `curve`."""
     size = 1
     while 2 * size in curve and curve[2 * size] >= LEAST_GAIN * curve[size]:
         size *= 2
@@ -87,8 +88,8 @@ def largest_worthwhile(curve: dict[int, float]) -> int:
 
 
 def rigid_ends(jobs: Sequence[ElasticJob], gpus: int = NODES * DEVICES) -> dict[str, float]:
-    """Return when each job ends with its requested number of GPUs: in order of submission, with any later job that
-    fits."""
+    """Return when each job ends on a cluster of `gpus` with its requested number of GPUs: in order of submission,
+    with any later job that fits."""
     ends: dict[str, float] = {}
     queue: list[ElasticJob] = []
     running: list[tuple[float, int]] = []

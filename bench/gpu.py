@@ -221,7 +221,8 @@ def speeds(running: servers.ControlPlane, trainings: list[Training], folder: Pat
 
 
 def speed_row(running: servers.ControlPlane, training: Training, folder: Path) -> Row:
-    """Measure samples per second, without the first two progress lines, beside those of the program alone."""
+    """Measure samples per second, without the first two progress lines, beside those of the program alone. Raises
+    RuntimeError if the job fails."""
     job = submitted(running, OWNER, training.image, training)
     job.wait_for_end()
     if job.state() != "succeeded":
@@ -248,7 +249,8 @@ def rates(text: str) -> list[float]:
 
 
 def reclaimed(running: servers.ControlPlane, training: Training, number: int) -> Reclaim:
-    """Measure one reclaim: a borrower trains, the owner takes the GPU and ends, and the borrower resumes."""
+    """Measure one reclaim: a borrower trains, the owner takes the GPU and ends, and the borrower resumes. `number`:
+    makes the jobs' names unique."""
     borrower = submitted(running, BORROWER, f"borrower-{number}", endless(training))
     borrower.wait_for(lambda text: len(progress(text)) > 3, "the borrower's steps")
     owner = first_kernel(running, f"reclaim-{number}")

@@ -75,14 +75,15 @@ def resnet_row() -> Row:
 
 
 def row(work: str, ours: nn.Module, peer: nn.Module, loss: Callable[[nn.Module], Tensor], name: str) -> Row:
-    """Return the row with the milliseconds of a step, measured in turn with the peer."""
+    """Return the row `work` with the milliseconds of a step of both networks, measured in turn. `loss`: runs a
+    network and returns its loss; `name`: the peer's."""
     pairs = [(step_ms(ours, loss), step_ms(peer, loss)) for _ in range(ROUNDS + 1)][1:]
     samples, peer_samples = zip(*pairs, strict=True)
     return Row(work, "<= 1x the peer", "ms", samples, peer=name, peer_samples=peer_samples, ratio_limit=1.0)
 
 
 def step_ms(net: nn.Module, loss: Callable[[nn.Module], Tensor]) -> float:
-    """Return the mean milliseconds of a step over STEPS steps."""
+    """Return the mean milliseconds of a step over STEPS steps. `loss`: runs the network and returns its loss."""
     torch.cuda.synchronize()
     began = time.perf_counter()
     for _ in range(STEPS):

@@ -74,7 +74,8 @@ def quantile(samples: Iterable[float], share: float) -> float:
 
 
 def time_ms(work: Callable[[], object], repeats: int, warm_up: int = 1) -> list[float]:
-    """Return the wall milliseconds of each of `repeats` calls, made after `warm_up` calls that are not counted."""
+    """Return the wall milliseconds of each of `repeats` calls of `work`, made after `warm_up` calls that are not
+    counted."""
     for _ in range(warm_up):
         work()
     samples = []

@@ -161,8 +161,8 @@ def _caller(running: servers.ControlPlane, log: Path) -> Callable[..., Any]:
 
 
 def place_with_us(api: Api, call: Callable[..., Any], count: int, batch: int) -> float:
-    """Submit `count` jobs over REST from eight threads, `batch` per request, and wait until all their pods are bound.
-    Return jobs per second."""
+    """Submit `count` jobs over REST from eight threads, `batch` per request, and wait until all their pods are
+    bound. `call`: calls the REST API (see `our_plant`). Return jobs per second."""
     body = {"kind": "train", "gpus": 1, "command": ["sleep", "infinity"]}
     jobs = [{**body, "name": f"job-{number:05d}"} for number in range(count)]
 
@@ -185,7 +185,8 @@ def one_of_ours(api: Api) -> dict[str, Any]:
 
 
 def reclaim(api: Api, call: Callable[..., Any], number: int) -> float:
-    """Return the seconds from an owner's submission until its pod is bound, on a full cluster."""
+    """Return the seconds from an owner's submission until its pod is bound, on a full cluster. `call`: calls the
+    REST API (see `our_plant`); `number`: makes the job's name unique."""
     body = {"name": f"mine-{number}", "kind": "train", "gpus": 1, "command": ["sleep", "infinity"]}
     began = time.perf_counter()
     job = call("POST", "/projects/owner/jobs", body)

@@ -131,7 +131,8 @@ def official_forward(url: str) -> Any:
 
 
 def print_echoed(forward: Callable[[str], Any]) -> None:
-    """Print how many bytes came back, then exit at once: the official client leaves a thread behind."""
+    """Open a connection to the port by `forward`, print how many bytes came back, then exit at once: the official
+    client leaves a thread behind."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (2 * FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(FILES)]
     server = serve(echo, "127.0.0.1", 0, subprotocols=[Subprotocol(V4_PROTOCOL)])

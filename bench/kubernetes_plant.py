@@ -81,7 +81,7 @@ def at_once(work: Callable[[Any], object], items: Iterable[Any]) -> None:
 
 
 def add_nodes(api: Api, count: int, gpus: int) -> None:
-    """Create fake nodes with GPUs and wait until they are ready."""
+    """Create `count` fake nodes with this number of GPUs each and wait until they are ready."""
     at_once(lambda number: api("POST", "/api/v1/nodes", _node(f"node-{number:04d}", gpus)), range(count))
     wait_until(lambda: _ready_nodes(api) >= count, timeout=120, what=f"{count} nodes")
 
@@ -121,8 +121,8 @@ def undecided(found: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
 def place_with_kube_scheduler(
     api: Api, count: int, pod: Callable[[str], dict[str, Any]] = one_gpu_pod
 ) -> float:
-    """Create `count` pods, wait until all are bound, and remove them. Return pods per second: the floor, with
-    kube-scheduler alone."""
+    """Create `count` pods, wait until all are bound, and remove them. `pod`: returns a pod for a name. Return pods
+    per second: the floor, with kube-scheduler alone."""
     rate = _placed(api, count, lambda name: api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod(name)))
     _remove_pods(api)
     return rate

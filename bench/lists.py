@@ -63,7 +63,7 @@ def rows(ours: list[float], peer: list[float], deep: list[float]) -> list[Row]:
 
 @contextmanager
 def django_on(directory: Path) -> Iterator[None]:
-    """Set up Django with an empty SQLite database in `directory`."""
+    """Context manager in which Django is set up with an empty SQLite database in `directory`."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "controlplane.settings", "TRAINYARD_STATE_DIR": str(directory)}
     os.environ["TRAINYARD_LOG_LEVEL"] = "error"
     import django
@@ -100,7 +100,7 @@ def fill(count: int) -> None:
 
 
 def job_of(project: Any, user: Any, spec: dict[str, Any], number: int, count: int) -> Any:
-    """Return an unsaved job; its number decides its state."""
+    """Return an unsaved job. `number`: its place among `count` jobs, oldest first, which decides its state."""
     from django.utils import timezone
 
     from jobs.models import Job

@@ -168,7 +168,7 @@ def spec_of() -> dict[str, Any]:
 
 
 def crowd_rows(crowd: Crowd, scale: float) -> list[Row]:
-    """Return the rows of the first cycle and of steady cycles."""
+    """Return the rows of the first cycle and of steady cycles. `scale`: factor for the goals on this machine."""
     first = time_ms(crowd.first, 1, warm_up=0)
     crowd.fill()
     floor = time_ms(floor_of(crowd), FLOOR_REPEATS)
@@ -217,8 +217,8 @@ def floor_of(crowd: Crowd) -> Callable[[], object]:
 
 
 def end_to_end(scale: float) -> Row:
-    """Submit 4,000 one-GPU jobs, 100 per call, and wait until the loop's own threads have all of them running. Return
-    the row."""
+    """Submit 4,000 one-GPU jobs, 100 per call, and wait until the loop's own threads have all of them running.
+    `scale`: factor for the goal on this machine. Return the row."""
     from controlplane.access import Actor
     from controlplane.loop.runner import Runner
     from jobs.actions import submit_jobs

@@ -40,7 +40,8 @@ def allocation(folder: Path, seed: int, *, is_packed: bool = False) -> tuple[flo
 
 
 def arrivals(pods: Sequence[Request], capacity: int, dice: random.Random) -> list[Request]:
-    """Return the pods and random repetitions of them, shuffled, that together request TUNE times the GPUs."""
+    """Return the pods and random repetitions of them, shuffled, that together request TUNE times `capacity`
+    (milli-GPUs)."""
     found, asked = list(pods), sum(pod.milli_gpus for pod in pods)
     while asked < TUNE * capacity:
         found.append(dice.choice(pods))

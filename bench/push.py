@@ -131,8 +131,8 @@ def measure(
 
 @contextmanager
 def server(application: str, variables: dict[str, str]) -> Iterator[tuple[int, psutil.Process]]:
-    """Run an ASGI application on uvicorn with the product's options, in a process of its own. Yields its port and
-    process."""
+    """Context manager that runs an ASGI application on uvicorn with the product's options, in a process of its own,
+    and yields its port and process. `variables`: its environment."""
     port = free_port()
     options = ["--no-access-log", "--log-level", "warning", "--ws-per-message-deflate", "false"]
     command = [
@@ -191,7 +191,7 @@ def prepare(directory: Path) -> str:
 
 @contextmanager
 def changes() -> Iterator[None]:
-    """Commit one change per second in the background, as telemetry does."""
+    """Context manager in which one change per second is committed in the background, as telemetry does."""
     stop = threading.Event()
     thread = threading.Thread(target=change_until, args=(stop,), daemon=True)
     thread.start()

@@ -86,7 +86,7 @@ class Seen:
 
 
 def frame(opcode: int, payload: bytes) -> bytes:
-    """Return a client's websocket frame, masked with zeros."""
+    """Return a client's websocket frame with this opcode and payload, masked with zeros."""
     size = len(payload)
     head = bytes([0x80 | opcode]) + (
         bytes([0x80 | size]) if size < 126 else b"\xfe" + struct.pack("!H", size)

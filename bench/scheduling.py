@@ -88,7 +88,8 @@ def works() -> Iterator[Work]:
 
 
 def measure(work: Work, scale: float) -> Row:
-    """Return the row of one work; each repetition has new scheduler state."""
+    """Return the row of one work; each repetition has new scheduler state. `scale`: factor for the goal on this
+    machine."""
     plan = Plan()
     samples = []
     for _ in range(REPEATS):

@@ -105,7 +105,8 @@ def messages_row(net: SCNN) -> Row:
 
 
 def step_row(work: str, size: Size, pictures: int) -> Row:
-    """Measure a whole training step (forward, loss, backward), in turn with the peer."""
+    """Measure a whole training step (forward, loss, backward) on a batch of `pictures` images, in turn with the
+    peer."""
     torch.manual_seed(0)
     ours = SCNN(size).train()
     peer = PlainSCNN(ours, size).train()

@@ -101,7 +101,7 @@ def python_pass() -> None:
 
 @contextmanager
 def busy_core() -> Iterator[None]:
-    """Keep one core busy inside the block."""
+    """Context manager in which another process keeps one core busy."""
     burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
@@ -153,7 +153,7 @@ def measure(submit: Submit, name: str, stamps: Path) -> Start:
 
 
 def measure_batch(ours: Ours, number: int) -> float:
-    """Return the milliseconds per job of a batch request."""
+    """Return the milliseconds per job of a request that submits BATCH_JOBS. `number`: makes their names unique."""
     began = time.perf_counter()
     ours.submit_waiting([f"batch-{number}-{place}" for place in range(BATCH_JOBS)])
     return 1000 * (time.perf_counter() - began) / BATCH_JOBS
@@ -161,7 +161,8 @@ def measure_batch(ours: Ours, number: int) -> float:
 
 @contextmanager
 def our_server(state_dir: Path) -> Iterator[Ours]:
-    """Run a control plane with one project; jobs request one GPU each."""
+    """Context manager with a control plane that has one project, whose jobs request one GPU each. It and the
+    functions that it yields raise RuntimeError if the server refuses a request."""
     with servers.control_plane(state_dir) as running:
         status, answer = running.call("POST", "/api/v1/projects", {"name": "bench", "gpu_quota": 16})
         if status != 201:

@@ -227,8 +227,8 @@ class Replay:
 
 
 def _with_checkpoint(job: JobView, at: int) -> JobView:
-    """Return the job with a new checkpoint. `dataclasses.replace` takes three times as long, and every job writes a
-    checkpoint each half hour."""
+    """Return the job with a checkpoint saved at the time `at`. `dataclasses.replace` takes three times as long, and
+    every job writes a checkpoint each half hour."""
     before, after = _AROUND_CHECKPOINT
     values: tuple[Any, ...] = (*before(job), at, *after(job))
     return JobView(*values)
@@ -244,8 +244,8 @@ def queued(job: TraceJob, rank: int) -> JobView:
 
 
 def easy(jobs: Iterable[TraceJob], nodes: int, devices: int = 8) -> Outcome:
-    """Replay under EASY backfill: in order of submission, with one reservation for the oldest and backfill that does
-    not delay it, on exact run times; no quotas, so no job is preempted."""
+    """Replay under EASY backfill on `nodes` nodes of `devices` GPUs: in order of submission, with one reservation
+    for the oldest and backfill that does not delay it, on exact run times; no quotas, so no job is preempted."""
     return _Easy(list(jobs), nodes, devices).run()
 
 

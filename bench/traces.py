@@ -118,7 +118,8 @@ def read_jobs(path: Path) -> list[TraceJob]:
 
 
 def quotas_by_gpu_hours(jobs: Sequence[TraceJob], gpus: int) -> dict[str, int]:
-    """Divide whole GPUs among tenants in proportion to their GPU hours; the rest goes to the largest remainders."""
+    """Divide `gpus` whole GPUs among tenants in proportion to their GPU hours; the rest goes to the largest
+    remainders. Return GPUs by tenant."""
     used: dict[str, int] = {}
     for job in jobs:
         used[job.project] = used.get(job.project, 0) + job.seconds * job.gpus
@@ -141,7 +142,8 @@ def replay(
     policies: Callable[[ClusterView], ClusterView] = with_policies,
     on_plan: Callable[[ClusterView, Plan], None] | None = None,
 ) -> Outcome:
-    """Replay the jobs with our scheduler. Return the results."""
+    """Replay copies of the jobs with our scheduler. `quotas`: GPUs by project; `policies`: changes the view before
+    each cycle; `on_plan`: gets the view and the plan of each cycle. Return the results."""
     devices = tuple(DeviceView(index, 32_768) for index in range(DEVICES))
     nodes = tuple(
         NodeView(f"n{place:03}", "default", devices, 1_000_000, 1_000_000) for place in range(NODES)
@@ -155,8 +157,8 @@ def replay(
 
 
 def count_inside_quota(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> None:
-    """Mark the jobs that arrived inside their project's quota, counting the project's running and queued jobs and the
-    job itself."""
+    """Mark the jobs that arrived inside their project's quota (`quotas`: GPUs by project), counting the project's
+    running and queued jobs and the job itself."""
     demand = dict.fromkeys(quotas, 0)
     events = [(job.finished or 0, 0, rank, -job.gpus) for rank, job in enumerate(jobs)]
     events += [(job.submitted, 1, rank, job.gpus) for rank, job in enumerate(jobs)]

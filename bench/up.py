@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def start(state_dir: Path, idle_seconds: float) -> tuple[float, dict[str, float]]:
-    """Return the seconds from the command to a served page, and the MiB of each process after idling."""
+    """Return the seconds from the command to a served page, and the MiB of each process after `idle_seconds`."""
     began = time.perf_counter()
     with servers.control_plane(state_dir, is_up=has_page) as running:
         seconds = time.perf_counter() - began

@@ -21,8 +21,8 @@ class Aged:
 
 
 def too_old(caches: Iterable[Aged], now: datetime, unused_days: int) -> list[str]:
-    """Return the caches that were unused for too long. Pinned ones, and those that unfinished jobs mount,
-    never expire."""
+    """Return the caches that were unused for more than `unused_days`. Pinned ones, and those that unfinished jobs
+    mount, never expire."""
     kept, temporary = now - timedelta(days=unused_days), now - TEMPORARY
     return [
         cache.key for cache in _removable(caches) if cache.used_at < (kept if cache.is_kept else temporary)

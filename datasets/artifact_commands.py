@@ -98,7 +98,8 @@ def _kept(artifact: Artifact, found: Synced) -> StoredArtifact:
 
 
 def _store(project: Project, manifest: Manifest) -> None:
-    """Store the manifest. All its contents must be stored and young enough that no collection removes them."""
+    """Store the manifest, and protect its contents from collection. Raises CommandRefused, to be retried, if a
+    content was removed meanwhile."""
     lake = lake_of(project)
     contents = set(manifest.contents())
     with lake.in_use():

@@ -142,8 +142,8 @@ class GitSource:
         return [blob for line in lines if (blob := _blob(line)) is not None]
 
     def _listing(self, commit: str) -> bytes:
-        """Return git's listing of the commit's tree, truncated beyond the limits: a few tree objects that
-        reference one another repeatedly can describe billions of files."""
+        """Return git's listing of the commit's tree, truncated beyond the limits: a few tree objects that reference
+        one another repeatedly can describe billions of files. Raises GitRefused if git fails."""
         command = ("ls-tree", "-r", "-z", "--long", "--full-tree", commit)
         with self._start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as git:
             assert git.stdout is not None

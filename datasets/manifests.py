@@ -293,8 +293,8 @@ def _packed(sizes: "array[int]") -> bytes:
 
 
 def _inflated(packed: bytes, expected: int) -> bytes:
-    """Return the decompressed bytes, which must have exactly this length: a small manifest cannot make us
-    allocate gigabytes."""
+    """Return the decompressed bytes. Raises ManifestInvalid unless they have exactly the `expected` length: a small
+    manifest cannot make us allocate gigabytes."""
     inflate = zlib.decompressobj()
     try:
         columns = inflate.decompress(packed, expected + 1)

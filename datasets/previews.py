@@ -19,7 +19,8 @@ def is_picture(name: str) -> bool:
 
 
 def text_of(beginning: bytes, *, is_whole: bool) -> str | None:
-    """Return the beginning of a file as text; None if it is not UTF-8 or contains NUL."""
+    """Return the beginning of a file as text; None if it is not UTF-8 or contains NUL. `is_whole`: False if the last
+    character may be cut off."""
     if b"\0" in beginning:
         return None
     # The last character may be cut in the middle of its bytes.

@@ -88,7 +88,8 @@ def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, a
 
 
 def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Return the specs of the submissions; runs all checks except names in use, which the database enforces."""
+    """Return the specs of the submissions; runs all checks except names in use, which the database enforces.
+    `where`: see `_pointed`. Raises Invalid with the refused fields, Conflict if the queue is full."""
     specs: dict[int, dict[str, Any]] = {}
     refusals: Refusals = []
     for place, body in enumerate(bodies):

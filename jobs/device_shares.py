@@ -67,8 +67,8 @@ def device_shares() -> list[Row]:
 
 
 def node_shares() -> list[Row]:
-    """Return every node that has devices, without the devices themselves: `gpus`, `allocated`, `utilization`,
-    and `projects` (milli-GPUs by project name). Two queries."""
+    """Return every node that has devices, without the devices themselves: `gpus` (their number), `allocated` (GPUs),
+    `utilization` (mean, 0 to 1, None if unknown), and `projects` (milli-GPUs by project name). Two queries."""
     held: dict[int, dict[str, int]] = defaultdict(dict)
     live = Allocation.objects.filter(released_at=None).values_list(
         "device__node_id", "pod__job__project__name"

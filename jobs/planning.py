@@ -22,8 +22,9 @@ MILLI_GPU_HOUR = 1000 * 3600
 
 
 def plan_job(project: Project, body: Mapping[str, Any], *, actor: Actor, sees: Sees) -> dict[str, Any]:
-    """Return what would happen to a submission: where and when it starts, and which jobs stop for it. Stores
-    nothing. Raises what `submit_job` raises, and SimulationFailed."""
+    """Return what would happen to a submission: where and when it starts, and which jobs stop for it. Jobs of
+    projects outside `sees` (None: all) are not named. Stores nothing. Raises what `submit_job` raises, and
+    SimulationFailed if the simulation fails."""
     with transaction.atomic():
         submitted = submit_job(project, body, actor=actor)
         job = observe_job(submitted)

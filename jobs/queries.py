@@ -81,7 +81,8 @@ def job_rows(jobs: QuerySet[Job], sees: Sees = OWN) -> list[dict[str, Any]]:
 
 
 def shape_jobs(rows: Sequence[dict[str, Any]], sees: Sees = OWN) -> list[dict[str, Any]]:
-    """Return jobs in REST form from their columns; two queries read the pods of all."""
+    """Return jobs in REST form from their columns (`job_columns`); two queries read the pods of all. `sees`: as in
+    `job_rows`."""
     return [shape_job(row, pods, sees) for row, pods in _with_pods(rows)]
 
 
@@ -226,7 +227,8 @@ def planned_scale_shape(plan: ScalePlan, requested_by: str) -> dict[str, Any]:
 
 
 def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = OWN) -> dict[str, Any]:
-    """Return a job in REST form from its columns (`job_columns`) and its pods in REST form."""
+    """Return a job in REST form from its columns (`job_columns`) and its pods in REST form. `sees`: as in
+    `job_rows`."""
     spec = row["spec"]
     return {
         # Jobs stored by older versions have none.
@@ -431,7 +433,7 @@ def plain_id(value: uuid.UUID | str) -> str:
 
 
 def _moment(value: datetime | None) -> datetime | None:
-    """Return the driver's time with a time zone; SQLite's values are UTC without one."""
+    """Return the driver's time with a time zone, None for None; SQLite's values are UTC without one."""
     return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 

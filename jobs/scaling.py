@@ -161,8 +161,8 @@ def _members(job: Job) -> tuple[int, ...]:
 
 
 def _check_quota(job: Job, members: int, asked: Scaling) -> None:
-    """Raise Conflict if the limit, or the quota of a job that may not exceed it, cannot hold the new size
-    together with open operations of other jobs."""
+    """Raise Conflict if the limit, or the quota of a job that may not exceed it, cannot hold the new size together
+    with open operations of other jobs. `members`: the present number of workers."""
     for bound in bounds_of(job, with_asked=True):
         possible = members + bound.left // job.milli_gpus
         if asked.workers > possible:

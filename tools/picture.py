@@ -25,7 +25,7 @@ PASSWORD = "only for this picture"
 
 
 def main(minutes: float) -> int:
-    """Take the picture. Return 0, or 1 without a browser."""
+    """Take the picture after the demo has run for `minutes`. Return 0, or 1 without a browser."""
     browser = servers.chromium()
     if browser is None:
         print("There is no Chromium: apt-get install chromium")

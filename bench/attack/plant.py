@@ -197,7 +197,7 @@ def _service(running: servers.ControlPlane, job: str) -> str:
 
 
 def _sign_in(port: int, name: str) -> tuple[str, str]:
-    """Return the cookies of a signed-in browser, and its CSRF token."""
+    """Return the cookies of a signed-in browser, and its CSRF token. Raises RuntimeError if the sign-in fails."""
     cookies: dict[str, str] = {}
 
     def send(method: str, body: str | None, headers: dict[str, str]) -> str:

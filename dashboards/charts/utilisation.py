@@ -24,8 +24,8 @@ def utilisation_chart(
     live_seconds: int | None,
     height: int = SMALL,
 ) -> Chart:
-    """Return the figure of two lines of shares (0 to 1), drawn in percent, over start..end. `live_seconds`:
-    length of a range that moves with the current time, None for a fixed one."""
+    """Return the figure of two lines of shares (0 to 1), drawn in percent, over start..end. `live_seconds`: length
+    of a range that moves with the current time, None for a fixed one. `height`: of the chart, in pixels."""
     palette = palette_for(theme)
     says = SAYS_BOTH if memory else SAYS
     meta = {"says": says, "rounds": "share", "points": len(gpu), "mean": _mean(gpu) * 100}

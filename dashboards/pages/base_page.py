@@ -72,7 +72,7 @@ def show(
     context: dict[str, Any] | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """Render a page with navigation and header."""
+    """Render a template with the navigation and header of every page. `context`: its further variables."""
     framed = (context or {}) | {
         "frame": _frame(request, actor),
         "server_now": timezone.now().isoformat().replace("+00:00", "Z"),

@@ -48,7 +48,7 @@ def get(mapping: Any, key: str) -> Any:
 
 @register.filter
 def refusal(errors: dict[str, str], member: str) -> str:
-    """Return why the role of a member was not changed, "" if there was no error."""
+    """Return why the role of `member` was not changed, from the page's errors; "" if there was no error."""
     return errors.get(f"role of {member}", "")
 
 
@@ -105,8 +105,8 @@ def _filled(share: float | None) -> int:
 
 @register.simple_tag
 def gpu_use(share: float | None, is_held: bool = True) -> SafeString | str:
-    """Return a GPU's utilisation as a bar with its number and, if idle or low, a label; see
-    dashboards/gpu_use.py."""
+    """Return a GPU's utilisation as a bar with its number and, if idle or low, a label. `share`: 0 to 1, None if not
+    measured; `is_held`: a job holds the GPU (see dashboards/gpu_use.py)."""
     use = use_of(share, is_held=is_held)
     if share is None:
         return formats.NOTHING

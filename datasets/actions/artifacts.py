@@ -72,7 +72,7 @@ def note_artifacts(jobs: Sequence[Any]) -> None:
 
 def keep_artifacts(_: datetime | None = None) -> None:
     """Queue the storing of waiting artifacts of ended jobs, some at a time; those that are kept on success only are
-    skipped if their job failed. Safe to repeat."""
+    skipped unless their job succeeded. Safe to repeat."""
     ended = Artifact.objects.filter(state=Artifact.WAITING, job__state__in=FINAL_STATES)
     for artifact in ended.select_related("job").order_by("created_at", "pk")[:ORDERED_AT_ONCE]:
         if artifact.is_kept_always or artifact.job.state == SUCCEEDED:

@@ -59,7 +59,7 @@ def _forget_rows(limit: datetime) -> int:
 
 
 def _in_use(projects: set[int]) -> set[tuple[int, str]]:
-    """Return (project, digest) for the code of unfinished jobs."""
+    """Return (project, digest) for the code of unfinished jobs of these projects (ids)."""
     unfinished = Job.objects.filter(project__in=projects).unfinished()
     found = unfinished.filter(spec__code__tree__isnull=False).values_list("project_id", "spec__code__tree")
     return {(project, str(tree).removeprefix(SCHEME)) for project, tree in found}

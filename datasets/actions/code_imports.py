@@ -93,7 +93,8 @@ def fetch_code(row: CodeImport, check: Callable[[], None]) -> Imported:
 
 
 def _keep(row: CodeImport, check: Callable[[], None], source: GitSource, commit: str) -> str:
-    """Store those of the commit's files that the project lacks; return the tree's digest."""
+    """Store those of the commit's files that the project lacks; return the tree's digest. `check` is called before
+    each file and may raise to cancel."""
     entries, names = source.entries(commit, settings.CODE_MOST_BYTES, check)
     digest, missing = begin_upload(row.project, entries)
     store = code_of(row.project)

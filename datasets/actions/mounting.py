@@ -67,9 +67,9 @@ def known_volumes(project: Project, specs: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def bind_volumes(project: Project, specs: Sequence[Spec], actor: Actor) -> list[Volume]:
-    """Lock the volumes that jobs mount until the transaction ends, create requested ones, and write the
-    volumes' ids into the specs. Return the created ones, for `volumes_created`. Raises Conflict for a volume
-    that was deleted since it was looked up."""
+    """Lock the volumes that jobs mount until the transaction ends, create requested ones, and write the volumes' ids
+    into the specs. Return the created ones, for `volumes_created`. Raises Conflict for a volume that was deleted
+    since it was looked up, and if the name of a new one is in use."""
     mounts = [(spec, mount) for spec in specs for mount in spec["volumes"] if is_volume(mount)]
     if not mounts:
         return []
@@ -116,7 +116,8 @@ def note_uses(jobs: Sequence[Any]) -> None:
 
 
 def _create(project: Project, mounts: Sequence[tuple[Spec, Spec]], actor: Actor) -> dict[int, Volume]:
-    """Create the requested volumes; return them by their index in `mounts`. Two statements for any number."""
+    """Create the volumes that `mounts`, pairs of a job's spec and its mount, request; return them by their index in
+    `mounts`. Two statements for any number. Raises Conflict if a name is in use."""
     wanted = [(place, spec, mount["new"]) for place, (spec, mount) in enumerate(mounts) if "new" in mount]
     if not wanted:
         return {}

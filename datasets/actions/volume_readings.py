@@ -54,7 +54,8 @@ def ask_for(volume: Volume, asked: BeingRead) -> None:
 
 
 def _require_room(volume: Volume, more_bytes: int) -> None:
-    """Raise Conflict if another reading would exceed a limit."""
+    """Raise Conflict if the cluster has too many readings, or if `more_bytes` would exceed what a project may read
+    at a time."""
     rows = VolumeReading.objects
     pending = rows.filter(state=VolumeReading.PENDING, volume__project__cluster=volume.project.cluster_id)
     if pending.count() >= PENDING_MOST:
@@ -70,7 +71,8 @@ def _require_room(volume: Volume, more_bytes: int) -> None:
 
 
 def reading_ready(key: str, children: Sequence[Child], content: bytes | None, has_more: bool) -> None:
-    """Record what a pod has read. Needs an open transaction."""
+    """Record what a pod has read: the `children` of a directory or the `content` of a file, None for a directory.
+    `has_more`: it was cut at the limit. Needs an open transaction."""
     entries = [[b64encode(one.name).decode(), one.kind, one.size_bytes, one.mtime] for one in children]
     held_bytes = len(json.dumps(entries)) + len(content or b"")
     what = {"entries": entries, "content": content, "has_more": has_more, "held_bytes": held_bytes}

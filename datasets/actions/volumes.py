@@ -49,8 +49,8 @@ def refuse_cluster(project: Project) -> str:
 
 
 def new_volume(project: Project, fields: Mapping[str, Any], actor: Actor, origin: dict[str, Any]) -> Volume:
-    """Return an unsaved volume from validated fields. Raises Invalid for an unknown storage class or service
-    tier."""
+    """Return an unsaved volume from validated fields. `origin`: the volume or snapshot to copy, {} for an empty
+    volume. Raises Invalid for an unknown storage class or service tier."""
     if words := refuse_cluster(project):
         raise invalid("/project", "volumes_not_supported", words)
     name, tier = _class_and_tier(project, fields)
@@ -147,7 +147,8 @@ def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
 
 
 def _resize_at_storage(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
-    """Queue the resize of the volume; its row gets the new size when the storage has applied it."""
+    """Queue the resize of the volume; its row gets the new size when the storage has applied it. Raises Conflict for
+    a claim that would become smaller, and while another change of size or tier is unfinished."""
     if claims_volumes(volume.project) and size_bytes < volume.size_bytes:
         detail = f"{volume.name} has {volume.size_bytes} bytes; Kubernetes cannot make a volume smaller."
         raise Conflict("volume_not_smaller", detail)

@@ -300,7 +300,8 @@ def _digest(sha256: str) -> bytes:
 
 
 def listed_files(manifest: Manifest, asked: Mapping[str, Any]) -> Answer:
-    """Return the response with the entries of one directory of a manifest."""
+    """Return the response with the entries of one directory of a manifest. `asked`: `directory`, `after` (a name)
+    and `limit`. Raises NotVisible if there is no such directory."""
     directory, after = ((asked[name] or "").encode() for name in ("directory", "after"))
     children = manifest.children(directory, after, asked["limit"] + 1)
     if directory and not children and not manifest.children(directory, limit=1):
@@ -311,7 +312,8 @@ def listed_files(manifest: Manifest, asked: Mapping[str, Any]) -> Answer:
 
 
 def pack_response(project: Project, manifest: Manifest, asked: Mapping[str, int]) -> HttpResponseBase:
-    """Return the response with the contents of files as a pack."""
+    """Return the response with the contents of files as a pack: `count` files of the manifest from index `start`,
+    both in `asked`. Raises Problem if they exceed PACK_OUT_BYTES."""
     wanted = _within(manifest, asked, PACK_OUT_BYTES)
     contents = list(lake_of(project).read_many(wanted))
     return HttpResponse(make_pack(contents), content_type=BYTES)

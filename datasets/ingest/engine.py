@@ -143,7 +143,8 @@ class _Job:
         self.manifest: Manifest | None = None
 
     def read(self, root: bytes, sink: SinkSpec, nearby: Callable[[], SinkSpec | None], workers: int) -> None:
-        """Read every changed file and write its digest into the walk."""
+        """Read every changed file below `root` into `sink`, with this number of worker processes, and write its
+        digest into the walk. `nearby`: see `sync_tree`."""
         if not self._places:
             return
         if len(self._places) <= ALONE_FILES and self._bytes <= ALONE_BYTES:

@@ -94,8 +94,8 @@ class HttpSink:
         return arrived
 
     def _ask(self, method: str, address: str, body: bytes) -> Any:
-        """Send a request and return the answer's JSON. Retries while the server asks to wait or connections
-        break; every request is safe to repeat."""
+        """Send a request and return the answer's JSON. Retries while the server asks to wait or connections break;
+        every request is safe to repeat. Raises UploadRefused for any other error, and after TRIES tries."""
         failure, asked, status = "", None, 503
         for attempt in range(TRIES):
             if attempt:

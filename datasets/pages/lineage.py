@@ -41,7 +41,8 @@ IDENTITY_SHOWN = 26
 
 @signed_in
 def lineage_page(request: HttpRequest, actor: Actor, kind: str, key: str) -> HttpResponseBase:
-    """Show the inputs of an object, and what was made from it."""
+    """Show the inputs of an object, and what was made from it. `kind`: artifact, run, version or snapshot, any other
+    answers 404; `key`: its id."""
     if kind not in _FIND:
         raise Http404(kind)
     row = _FIND[kind](actor, key)

@@ -106,7 +106,8 @@ def volume_page(request: HttpRequest, actor: Actor, volume_id: str) -> HttpRespo
 
 @signed_in
 def volume_file(request: HttpRequest, actor: Actor, volume_id: str) -> HttpResponseBase:
-    """Download a file of a volume."""
+    """Download a file of a volume. While a pod reads it first, answer 202 and let the browser ask again; 409 with
+    the reason if it cannot be read."""
     volume = volume_for(actor, volume_id)
     try:
         return file_response(volume, request.GET.get("path", ""))
@@ -121,7 +122,8 @@ def volume_file(request: HttpRequest, actor: Actor, volume_id: str) -> HttpRespo
 @require_POST
 @signed_in
 def volume_verb(request: HttpRequest, actor: Actor, volume_id: str, verb: str) -> HttpResponseBase:
-    """Change a volume, or take a snapshot of it."""
+    """Change a volume, or take a snapshot of it, by `verb` (a key of _VERBS), and go to its page, or that of the
+    volume it creates."""
     # Retention rules delete snapshots, which only owners may do.
     volume = volume_for(actor, volume_id, needed=Role.OWNER if verb == KEEP else Role.MEMBER)
     run, done = _VERBS[verb]
@@ -186,7 +188,8 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
 
 
 def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, Any]], bool, str, bool]:
-    """Return (entries of a directory, whether there are more, why there are none, whether to ask again soon)."""
+    """Return (entries of a directory, whether there are more, why there are none, whether to ask again soon).
+    `after`: the last name of the previous page. Raises Http404 if there is no such directory."""
     try:
         return (*list_files(volume, directory, after, FILES_SHOWN), "", False)
     except ContentMissing as error:

@@ -63,8 +63,9 @@ class DataView:
 
 
 def observe_data(cluster: Cluster, *, has_queued_jobs: bool = True) -> DataView:
-    """Return which queued jobs wait for data and, in a cluster with several locations, where the data of jobs is. At
-    most three queries, and one more if a location has ReadWriteOnce volumes."""
+    """Return which queued jobs wait for data and, in a cluster with several locations, where the data of jobs is.
+    `has_queued_jobs`: False saves queries that only those need. At most three queries, and one more if a location
+    has ReadWriteOnce volumes."""
     locations = locations_of(cluster)
     if locations:
         return DataView(_by_location(cluster, locations), locations)

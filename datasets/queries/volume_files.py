@@ -46,8 +46,9 @@ class BeingRead(Exception):
 
 
 def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return (entries of a directory in REST form, whether there are more). Raises ContentMissing; for a
-    volume that only pods can access also BeingRead, and Blocked if they cannot read it."""
+    """Return (at most `limit` entries of a directory after the name `after`, in REST form; whether there are more).
+    Raises ContentMissing if there is no such directory; for a volume that only pods can access also BeingRead, and
+    Blocked if they cannot read it."""
     path = _bytes(directory).strip(b"/")
     if claims_volumes(volume.project):
         seen = _reading(volume, shown(path), after, is_file=False)

@@ -22,8 +22,8 @@ class AgedIndex(ContentIndex):
             self._database.executescript(_SCHEMA)
 
     def note(self, keys: Iterable[str], at: float) -> None:
-        """Record that objects are needed, before they are stored, so that a killed process's objects are
-        known."""
+        """Record that objects are needed at the time `at`, before they are stored, so that a killed process's
+        objects are known."""
         with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(key, at) for key in keys]
@@ -31,7 +31,7 @@ class AgedIndex(ContentIndex):
             self._database.executemany("DELETE FROM removals WHERE key = ?", [(key,) for key, _ in rows])
 
     def renew(self, keys: Iterable[str], at: float) -> int:
-        """Update the time of existing objects that are not being removed; return their number."""
+        """Set the time of existing objects that are not being removed to `at`; return their number."""
         with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(at, key) for key in keys]

@@ -119,8 +119,9 @@ class AnfVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = silent,
     ) -> Taken:
-        """Take a snapshot, unless it exists. Raises ContentMissing if there is no such volume, Blocked if the
-        storage system refuses, and what `budget` raises."""
+        """Take a snapshot, unless it exists; `before` is not used, since Azure shares unchanged blocks itself.
+        Raises ContentMissing if there is no such volume, Blocked if the storage system refuses, and what `budget`
+        raises."""
         found = self._source(volume)
         self._snapshot(object_name(snapshot), found, budget)
         # Azure does not report a snapshot's size.
@@ -212,7 +213,8 @@ class AnfVolumes(VolumeFiles):
         return found
 
     def _snapshot(self, name: str, volume: Row, budget: Budget) -> Row:
-        """Return a snapshot of a volume; takes it if it does not exist."""
+        """Return a snapshot of a volume; takes it if it does not exist. Raises Blocked if Azure refuses or does not
+        show it yet."""
         found = self._snapshot_named(name, volume)
         if found is None:
             self._client.create_snapshot(*_pool_and_name(volume), name, budget)

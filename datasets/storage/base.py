@@ -114,9 +114,9 @@ class Lake(Protocol):
         """Return how many bytes of a large content have arrived."""
 
     def put_part(self, digest: bytes, offset: int, data: memoryview, size_bytes: int) -> int:
-        """Append a part of a large content with `size_bytes` in total; return how many bytes have arrived.
-        Skips parts that are stored. If the complete content does not match its digest, drops all parts and
-        raises ContentDamaged."""
+        """Append a part, which begins at `offset`, of a large content with `size_bytes` in total; return how many
+        bytes have arrived. Skips what is stored. If the complete content does not match its digest, drops all parts
+        and raises ContentDamaged."""
 
     def read(self, digest: bytes, offset: int = 0, length: int | None = None) -> bytes:
         """Return `length` bytes of a content from `offset`, None for all to its end. Raises ContentMissing if it is

@@ -80,7 +80,7 @@ class Bucket:
             obstore.put(self._writes, key, data, use_multipart=False)
 
     def put_slice(self, key: str, path: Path, start: int, length: int) -> None:
-        """Store a part of a file as an object; uses a multipart upload if it is large."""
+        """Store `length` bytes of a file, from `start`, as an object; uses a multipart upload if they are many."""
         with self._translated(key):
             obstore.put(
                 self._writes,
@@ -107,8 +107,8 @@ class Bucket:
         return found
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Return a byte range of an object. Raises KeyMissing if there is no such object, TooShort if it ends before
-        the range."""
+        """Return `length` bytes of an object, from `start`. Raises KeyMissing if there is no such object, TooShort
+        if it ends before the range."""
         if not length:
             # S3 does not support empty ranges.
             return b""
@@ -158,8 +158,8 @@ class Bucket:
 
     @contextmanager
     def _translated(self, key: str) -> Iterator[None]:
-        """Raise an error that an operator can act on. The client's message can contain an access key, so it
-        is neither included nor chained."""
+        """Context manager that replaces the client's errors by KeyMissing, or by Blocked with advice for an
+        operator. The client's message can contain an access key, so it is neither included nor chained."""
         if not self._breaker.admits():
             raise Blocked("unreachable", f"{self._where} did not answer a moment ago; try again later.")
         try:

@@ -93,7 +93,8 @@ def _check_endpoint(endpoint: str) -> None:
 
 
 def _keys_of_file(path: str) -> dict[str, str]:
-    """Return the keys of the profile `default`, under the names of the environment variables."""
+    """Return the keys of the profile `default`, under the names of the environment variables. Raises ValueError if
+    the file has none."""
     try:
         section = default_section(path)
     except SectionUnreadable as error:

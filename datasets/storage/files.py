@@ -33,8 +33,8 @@ FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 @contextmanager
 def locked(path: Path, kind: int, seconds: float | None = None) -> Iterator[None]:
-    """Hold a lock (fcntl.LOCK_SH or LOCK_EX) on a file, which is created if missing. Waits without limit, or
-    for `seconds` and then raises Blocked."""
+    """Context manager that holds a lock (fcntl.LOCK_SH or LOCK_EX) on a file, which is created if missing. Waits
+    without limit, or for `seconds` and then raises Blocked."""
     # Closing the file unlocks it.
     with open(path, "a") as file:
         if seconds is None:
@@ -210,7 +210,7 @@ def _permit(root: Path) -> None:
 
 def sync_file_system(path: Path) -> None:
     """Block until all writes to the file system of `path` are on disk. This waits for the journal once, an fsync of
-    each of thousands of files would wait for it every time."""
+    each of thousands of files would wait for it every time. Raises OSError if a write failed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if _libc().syncfs(descriptor) != 0:

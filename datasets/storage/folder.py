@@ -82,9 +82,9 @@ class FolderLake(IndexedLake[ContentIndex]):
         self.flush(self.put_contents([content for content in contents if content.digest in lacking]))
 
     def put_contents(self, contents: Sequence[Content], adopt: Sharing = Sharing.REFLINK) -> list[Located]:
-        """Write contents whose digests were computed in this process; pass the result to `flush` to index
-        them. `adopt` HARD_LINK allows a large content to share the file it was read from; use it only if the
-        owner agrees, since editing one file edits both."""
+        """Write contents whose digests were computed in this process; pass the result to `flush` to index them.
+        `adopt` HARD_LINK allows a large content to share the file it was read from; use it only if the owner agrees,
+        since editing one file edits both. Raises Blocked if the disk refuses."""
         small = [content for content in contents if len(content.data) <= WHOLE_BYTES]
         large = [content for content in contents if len(content.data) > WHOLE_BYTES]
         try:
@@ -96,9 +96,9 @@ class FolderLake(IndexedLake[ContentIndex]):
     def put_file(
         self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int, adopt: Sharing = Sharing.REFLINK
     ) -> Located:
-        """Write a large local file that had this digest and `mtime_ns` (as in Content); pass the result to `flush` to
-        index it. Raises FileChanged, Blocked if the disk is full, and OSError for errors that may be those of the
-        file."""
+        """Write a large local file that had this digest, `size_bytes` and `mtime_ns` (as in Content); pass the
+        result to `flush` to index it. `adopt`: as in `put_contents`. Raises FileChanged, Blocked if the disk is
+        full, and OSError for errors that may be those of the file."""
         try:
             with self._staged() as fresh:
                 if not self._shares(path, mtime_ns, fresh, adopt):
@@ -214,8 +214,8 @@ class FolderLake(IndexedLake[ContentIndex]):
         return Located(WHOLE, 0, len(content.data), content.digest)
 
     def _shares(self, path: bytes, mtime_ns: int, fresh: Path, adopt: Sharing) -> bool:
-        """Make `fresh` share the bytes of a file; return False if the file system cannot or the file was
-        written to or removed since, or may have been (UNSETTLED)."""
+        """Make `fresh` share the bytes of a file by reflink or, if `adopt` allows it, by hard link; return False if
+        the file system cannot or the file was written to or removed since, or may have been (UNSETTLED)."""
         if adopt == Sharing.COPY or mtime_ns == UNSETTLED:
             return False
         # Removed or renamed since it was read, as temporary files are.

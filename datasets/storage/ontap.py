@@ -112,8 +112,9 @@ class OntapVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = silent,
     ) -> Taken:
-        """Take a snapshot, unless it exists. Raises ContentMissing if there is no such volume, Blocked if the
-        storage system refuses, and what `budget` raises."""
+        """Take a snapshot, unless it exists; `before` is not used, since ONTAP shares unchanged blocks itself.
+        Raises ContentMissing if there is no such volume, Blocked if the storage system refuses, and what `budget`
+        raises."""
         made = self._snapshot(snapshot_name(snapshot), self._source(volume), budget)
         return Taken(None, int(made.get("size") or 0), None)
 
@@ -178,7 +179,8 @@ class OntapVolumes(VolumeFiles):
         return found
 
     def _snapshot(self, name: str, volume: Row, budget: Budget) -> Row:
-        """Return a snapshot of a volume; takes it if it does not exist."""
+        """Return a snapshot of a volume; takes it if it does not exist. Raises Blocked if ONTAP refuses or does not
+        list it yet."""
         if found := self._snapshots(name):
             return found[0]
         body = {"name": name, "comment": _of(volume["name"])}

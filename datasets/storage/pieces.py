@@ -48,7 +48,8 @@ class Pieces:
             self._bucket.delete([key for keys in found for key in keys])
 
     def ranges(self, located: Located, offset: int, length: int) -> Iterator[bytes]:
-        """Yield bytes of a content in pieces. Raises ContentMissing and, if it is truncated, ContentDamaged."""
+        """Yield `length` bytes of a content from `offset`, in pieces. Raises ContentMissing and, if it is truncated,
+        ContentDamaged."""
         while length > 0:
             key, start, most = key_of(located), located.offset + offset, length
             if located.pack == WHOLE:
@@ -70,7 +71,7 @@ class Pieces:
 
 @contextmanager
 def lost(located: Located) -> Iterator[None]:
-    """Translate a missing or truncated object into ContentMissing or ContentDamaged."""
+    """Context manager that translates a missing or truncated object into ContentMissing or ContentDamaged."""
     try:
         yield
     except KeyMissing as error:
@@ -95,7 +96,7 @@ def object_key(digest: bytes) -> str:
 
 
 def piece_key(digest: bytes, number: int) -> str:
-    """Return the key of one piece."""
+    """Return the key of one piece, numbered from 0."""
     return f"{object_key(digest)}/{number:05}"
 
 

@@ -111,7 +111,9 @@ def _lock(own: int, wait_seconds: float) -> bool:
 def _ask(
     own: int, token: str, jobs: Collection[str], pods: Collection[str] | None, wait_seconds: float
 ) -> list[bytes] | None:
-    """Return the answers of the programs if all have paused; None if one has not, or does not participate."""
+    """Ask the programs of `jobs` to pause; return their files in `listening` once all have paused, None if one has
+    not within `wait_seconds` or does not participate. `own`: descriptor of the directory for the requests; `token`,
+    `pods`: as in `quiesced`."""
     deadline = time.monotonic() + wait_seconds
     try:
         found = _listeners(own, jobs)

@@ -230,7 +230,8 @@ class S3Lake(IndexedLake[AgedIndex]):
         return count, size
 
     def _collect_objects(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
-        """Remove unused large contents, and pieces of uploads that were never completed."""
+        """Remove unused large contents, and pieces of uploads that were never completed, not needed since `before`.
+        Return the number and bytes of the contents."""
         kept = {one.hex() for one in live}
         dead = [key for key in self._index.old("objects", before) if name_of(key) not in kept]
         count = size = 0
@@ -255,8 +256,8 @@ class S3Lake(IndexedLake[AgedIndex]):
         self._remove_old(("staging", "parts"), before)
 
     def _remove(self, keys: Sequence[str], before: float) -> list[str]:
-        """Remove objects that were not needed meanwhile; return their keys. If the process is killed, the
-        next call removes the rest."""
+        """Remove objects that were not needed since `before`; return their keys. If the process is killed, the next
+        call removes the rest."""
         if not keys:
             return []
         # This lock is held until all are removed; the one for storing is not, because requests would wait for

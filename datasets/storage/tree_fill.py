@@ -143,8 +143,8 @@ class TreeFill:
                 os.mkdir(shelf, dir_fd=self._contents)
 
     def _link_present(self, trusted: set[str]) -> list[str]:
-        """Link the contents that are present; return the others. Those left by a killed fill may not have reached the
-        disk: they are verified by reading."""
+        """Link the contents that are present; return the others. `trusted`: intact ones. Those left by a killed fill
+        may not have reached the disk: they are verified by reading."""
         lacking = []
         there = present(self._contents, self._sizes.keys() - trusted)
         for names in chunks(self._sizes, _AT_ONCE):

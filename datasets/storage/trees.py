@@ -54,8 +54,9 @@ def copy_tree(
     budget: Budget = UNLIMITED,
     report: Callable[[int, int], None] = lambda files, size_bytes: None,
 ) -> Copied:
-    """Copy `source` to `target`, which must not exist: with modes, times and symbolic links; contents by
-    reflink or copy. Raises Blocked, what `budget` raises, and FileNotFoundError if there is no source."""
+    """Copy `source` to `target`, which must not exist: with modes, times and symbolic links; contents by reflink or
+    copy. `before`: an earlier copy to share unchanged files with. `report` gets the files and bytes done. Raises
+    Blocked if a file cannot be read or written, what `budget` raises, and FileNotFoundError if there is no source."""
     copy = _Copy(os.fsencode(target), before, time.time_ns() - RACY_NS)
     try:
         # A write through a memory map updates the mtime only when the page was clean before; flush the pages
@@ -155,7 +156,8 @@ class _Copy:
     def _read(
         self, path: bytes, name: bytes, descriptor: int, place: bytes, budget: Budget
     ) -> os.stat_result:
-        """Copy one file, repeatedly while it changes; return its stat from before the last copy."""
+        """Copy the file `name` of the directory `descriptor` to `place`, repeatedly while it changes; return its
+        stat from before the last copy. A file that never stops changing is counted as changed."""
         # O_NONBLOCK, because a program may have replaced the file by a pipe, whose opening would block.
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
         try:

@@ -206,7 +206,8 @@ class FolderVolumes(VolumeFiles):
 
     @contextmanager
     def _part(self, name: str, place: Path) -> Iterator[Path]:
-        """Yield a directory that is flushed and renamed to `place` at the end of the block."""
+        """Context manager with an empty directory that is flushed and renamed to `place` at the end of the block.
+        Raises Blocked for an error of the file system."""
         parts = self.root / "parts"
         part = parts / f"{name}.{uuid4().hex}"
         try:

@@ -44,6 +44,6 @@ def sharing_words(sharing: str | None) -> str:
 
 @register.filter
 def done_share(progress: dict[str, Any]) -> float:
-    """Return the share of a version's bytes that are copied, 0 to 1."""
+    """Return the share of a version's bytes that are copied, 0 to 1. `progress`: the cache's in REST form."""
     total: int = progress["total_bytes"]
     return 1.0 if not total else float(progress["bytes"]) / total

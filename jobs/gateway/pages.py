@@ -87,7 +87,7 @@ async def ask_for_token(scope: Scope, send: Send, credential: Credential | None)
 
 
 async def redirect(send: Send, location: str, *cookies: tuple[bytes, bytes], status: int = 302) -> None:
-    """Redirect the browser, keeping the address out of caches and referrers."""
+    """Redirect the browser to `location` and set cookies, keeping the address out of caches and referrers."""
     kept_out = [(b"cache-control", b"no-store"), (b"referrer-policy", b"no-referrer")]
     await answer(send, status, [(b"location", location.encode("latin-1")), *kept_out, *cookies], b"")
 
@@ -102,8 +102,8 @@ async def refuse(
     may_come: bool = False,
     job_url: str = "",
 ) -> None:
-    """Answer with an error. `may_come`: a retry may help; programs get Retry-After, and the page reloads
-    itself."""
+    """Answer with an error: `status`, a reason `code` and a `detail` for the user. `may_come`: a retry may help;
+    programs get Retry-After, and the page reloads itself. `job_url`: a link on the page, "" for none."""
     again = str(AGAIN_SECONDS).encode()
     headers: Headers = [(b"retry-after", again)] if may_come else []
     if not is_page_load(scope):

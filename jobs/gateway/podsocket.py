@@ -62,7 +62,7 @@ async def accept(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def end(send: Send, message: dict[str, Any], close_code: int) -> None:
-    """Send a last message and close."""
+    """Send a last message as JSON and close the websocket with this code."""
     await send({"type": "websocket.send", "text": orjson.dumps(message).decode()})
     await send({"type": "websocket.close", "code": close_code})
 

@@ -15,8 +15,8 @@ from jobs.gateway.podsocket import ENDED, Opening, accept, end, end_rights, firs
 
 
 class Program(Protocol):
-    """A program that runs in a pod. `fileno` is readable when there is output; `close` ends it and returns
-    its exit code."""
+    """A program that runs in a pod. `fileno` is readable when there is output; `close` ends it and returns its exit
+    code."""
 
     def fileno(self) -> int: ...
 

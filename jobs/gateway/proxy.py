@@ -188,7 +188,8 @@ class _Reply:
 
 
 async def _first_of(response: asyncio.Task[None], *others: asyncio.Task[None]) -> None:
-    """Wait for the response; end early if the client left or lost access. Raises NoAnswer."""
+    """Wait for the response, or until one of the `others` (the client, its access) ends; then cancel the rest.
+    Raises NoAnswer if the pod does not answer."""
     tasks = (response, *others)
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

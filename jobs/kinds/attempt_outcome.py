@@ -82,9 +82,9 @@ def waits_for(pods: Sequence[PodStanding]) -> PodStanding | None:
 
 
 def _after_stop(next_state: str, outcome: str | None, pods: Sequence[PodStanding], disruptions: int) -> Step:
-    """Return the step after all pods of a stopped attempt are gone. An attempt that succeeded while its job
-    was being requeued or suspended counts as succeeded; a node loss detected after its peers failed overrides
-    their failures."""
+    """Return the step after all pods of a stopped attempt are gone: to `next_state`, but an attempt with the
+    `outcome` succeeded while its job was being requeued or suspended counts as succeeded, and a node loss detected
+    after its peers failed overrides their failures. `disruptions`: as in `next_step`."""
     if outcome == lifecycle.SUCCEEDED and next_state in (lifecycle.QUEUED, lifecycle.SUSPENDED):
         return Step(lifecycle.SUCCEEDED, "completed", "Completed.", 0, outcome=outcome)
     disrupted = _disrupted(pods)

@@ -42,7 +42,8 @@ class SelfReported:
 def completed(
     reports: Sequence[UsageReport], self_reported: Mapping[str, PodUsage]
 ) -> tuple[tuple[UsageReport, ...], dict[str, PodUsage]]:
-    """Return the measurements by device and by pod, completed with self-reported usage."""
+    """Return the measurements by device and by pod. Values that were not measured come from `self_reported`, the
+    usage by pod name."""
     usages = {usage.pod_name: usage for report in reports for usage in report.pods}
     lacking = {name: said for name, said in self_reported.items() if _lacks_a_figure(usages.get(name))}
     for name, said in lacking.items():
@@ -67,9 +68,8 @@ def _first_known(measured: T, said: T) -> T:
 
 
 def device_reports(usages: dict[str, PodUsage]) -> tuple[UsageReport, ...]:
-    """Return one report per device of a reporting pod: utilisation weighted by the pods' shares, and memory, which a
-    pod with several devices is assumed to use evenly.
-    """
+    """Return one report per device of the pods in `usages` (by name): utilisation weighted by the pods' shares, and
+    memory, which a pod with several devices is assumed to use evenly."""
     rows = Allocation.objects.filter(pod__name__in=list(usages), released_at=None)
     columns = ("device__node__name", "device__index", "pod__name", "milli_gpus")
     held: dict[tuple[str, int], list[tuple[PodUsage, int]]] = defaultdict(list)

@@ -100,7 +100,8 @@ def measure_pairs(device: torch.device, rank_info: RankInfo) -> Iterator[tuple[s
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as `8`, `64KiB` or `1GiB`."""
+    """Return the bytes of a size such as `8`, `64KiB` or `1GiB`. Raises ArgumentTypeError for other text, which
+    argparse shows as the option's error."""
     number = text.rstrip("BKMGi")
     unit = text[len(number) :] or "B"
     if not number.isdecimal() or unit not in UNITS or int(number) * UNITS[unit] < FLOAT_BYTES:

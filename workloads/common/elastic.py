@@ -399,7 +399,8 @@ class _Membered:
             time.sleep(POLL_SECONDS)
 
     def _form(self, found: Membership) -> bool:
-        """Build the process group of a generation. Return False if a newer one was published meanwhile."""
+        """Build the process group of a generation. Return False if a newer one was published meanwhile. Raises
+        RuntimeError or OSError if a member cannot be reached or the job is stopped."""
         dissolve()
         world, rank = self._world, found.rank_of(self._status.id)
         assert rank is not None

@@ -78,8 +78,8 @@ class Epochs:
         return batch[rank::workers]
 
     def advance(self, seen: int, digest: int, global_batch: int) -> None:
-        """Complete a step in which all workers together saw `seen` samples; `digest`: the sum of their
-        digests."""
+        """Complete a step of `global_batch` samples in which all workers together saw `seen` samples; `digest`: the
+        sum of their digests."""
         self.position += global_batch
         self.seen += seen
         self.digest = _wrapped(self.digest + digest)

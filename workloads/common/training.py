@@ -296,7 +296,8 @@ class _Pace:
         return self._allreduce
 
     def seconds_per_step(self, step: int, *, is_due: bool) -> float | None:
-        """Return the seconds per step since the last progress line, None if no line is due."""
+        """Return the seconds per step since the last progress line, None if no line is due. `is_due`: one is due in
+        any case, even if the last is recent."""
         now = time.monotonic()
         if step == self._step or (not is_due and now - self._at < REPORT_EVERY_SECONDS):
             return None

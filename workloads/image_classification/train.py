@@ -61,7 +61,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Training and validation data. `outputs`: number of classes or labels."""
+    """Training and validation data, None without any for validation. `outputs`: number of classes or labels."""
 
     train: Dataset[Any]
     validation: Dataset[Any] | None
@@ -121,7 +121,7 @@ class Classification:
 
 
 def make_net(model: str, outputs: int) -> nn.Module:
-    """Return a network by its model name."""
+    """Return a network by its model name, with this number of `outputs`; a small one for any other name."""
     if model == RESNET:
         return ResNet50(outputs)
     if model in EFFICIENT_NETS:

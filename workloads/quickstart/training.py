@@ -107,7 +107,7 @@ class Training:
 
     def run(self, stop: StopRequest) -> int:
         """Train to the end, or to the step after a stop was requested. Return the exit code. Raises LossNotFinite if
-        the loss is NaN or infinite."""
+        a loss or a weight is NaN or infinite."""
         pace = _Pace(self)
         for batch in self._batches():
             loss, is_asked = self._train_step(batch, stop)
@@ -220,7 +220,8 @@ def load_digits() -> Digits:
 
 
 def _rows() -> Tensor:
-    """Return the file of the digits, (1797, 65): 64 pixels of 0 to 16 and the digit."""
+    """Return the file of the digits, (1797, 65): 64 pixels of 0 to 16 and the digit. Raises ModuleNotFoundError
+    without scikit-learn."""
     found = find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError("scikit-learn, which brings the digits, is not installed.")
