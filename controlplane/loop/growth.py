@@ -182,10 +182,10 @@ def _are_waiting(plan: Plan, jobs: Iterable[JobView]) -> bool:
 
 
 def _owed(attended: Attended, seen: Observation) -> int:
-    """Return how many lost workers a job gets back ahead of queued jobs: those that fit in its project's
-    share.
+    """Return how many lost workers a job gets back ahead of queued jobs: as many as fit in its project's share.
 
-    0 if the quotas exceed the cluster's GPUs, because another project could reclaim them at once.
+    0 if it has lost none, or if the quotas exceed the cluster's GPUs, because another project could reclaim them at
+    once.
     """
     job, project = attended.job, attended.job.project
     gpus = sum(len(node.devices) for node in seen.view.nodes if node.is_schedulable)

@@ -230,7 +230,8 @@ def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
 
 
 def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
-    """Return the job columns that change when the job moves to the step's target."""
+    """Return the job columns that change when the job moves to the step's target. Updates the attempt as
+    `_unseen_start` does."""
     fields: dict[str, Any] = {**ending(job, step.target), **_counted(job, step, now)}
     if step.reason:
         fields |= {

@@ -177,8 +177,8 @@ def _record_starts(
 def _begin_together(
     batch: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
 ) -> list[Start]:
-    """Begin the attempts of a batch. If the database refuses it, for example because a device was taken,
-    begin each alone; refused jobs stay queued."""
+    """Begin the attempts of a batch; return the starts whose attempts began. If the database refuses the batch, for
+    example because a device was taken, begin each alone; refused jobs stay queued."""
     try:
         with transaction.atomic():
             return _begin_attempts(batch, jobs, nodes, now)

@@ -62,7 +62,7 @@ ALIVE = "loop.alive"
 class Runner:
     """Runs the loop's threads until `stop`.
 
-    With a broker, Celery workers execute long commands; without one, this process does.
+    With a broker (`has_broker`), Celery workers execute long commands; without one, this process does.
     """
 
     def __init__(self, *, has_broker: bool = True) -> None:

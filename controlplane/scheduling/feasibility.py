@@ -162,8 +162,8 @@ class FeasibilityCheck:
 
 
 def _largest_share(mode: SharingMode) -> int:
-    """Return the largest share of one device that a pod can have: 1,000 where shares are unbounded, 0 without
-    devices."""
+    """Return the largest share of one device that a pod can have, in milli-GPUs: one part where a pod gets a single
+    part, else the whole device; 0 for a device that is not shared (`parts` 1)."""
     if mode.parts == 1:
         return 0
     return WHOLE_GPU // mode.parts if mode.is_single else WHOLE_GPU

@@ -67,7 +67,8 @@ class Reservation:
         return is_later and not (is_owed and self._is_larger_than_share)
 
     def is_delayed_by(self, job: JobView) -> bool:
-        """Return whether a job other than the gang, started now, would run beyond the reserved time."""
+        """Return whether a job other than the gang, started now, would run beyond the reserved time; True if its run
+        time is unknown."""
         if job.id == self.item.job.id:
             return False
         seconds = job.expected_runtime_seconds

@@ -380,8 +380,9 @@ def _with_host_room(
 
 
 def _needed(search: _Search) -> frozenset[Candidate] | None:
-    """Return the best set that was found, without victims that are not needed; None if there is none or the rest of it
-    is not allowed, because no job is stopped only to keep a project inside its share."""
+    """Return the best set that was found, without victims that are not needed to make room. None if there is none, or
+    if the policy is not content with the rest (`completes`): no job is stopped only to keep a project within its share.
+    """
     needed = None if search.best is None else _spare(search, search.best)
     return needed if needed is not None and search.policy.completes(needed) else None
 

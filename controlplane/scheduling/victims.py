@@ -197,15 +197,16 @@ class PreemptPolicy(VictimPolicy):
 class ReclaimPolicy(VictimPolicy):
     """Allows jobs of other projects that hold more than they are entitled to.
 
-    The waiting job's account is compared with the victim's: their departments if these differ, else their
-    projects. Before each victim is stopped, the compared account must hold more than its entitlement, or than
-    its quota if the waiting job stays within its own quota; so only the last victim can take the account
-    below. Below a compared department, the victim's project must hold more than its quota, so a project
-    within its quota never loses a GPU.
+    The waiting job's account is compared with the victim's: their departments if these differ, else their projects.
+    Before each victim is stopped, the compared account must hold more than its entitlement, or than its quota if the
+    waiting job stays within its own quota; so only the last victim can take the account below. Below a compared
+    department, the victim's project must hold more than its quota, so a project within its quota never loses a GPU.
+    Jobs within their minimum run time are victims only for a job within its quotas.
 
-    All victims together must not lose more within their quotas (within their fair shares, for a job above its
-    quota) than the waiting job gains within its own; they must lose less if that job was itself preempted. So
-    every reclaim is progress, and sequences of reclaims end.
+    All victims together must not lose more within their quotas (within their fair shares, for a job above its quota)
+    than the waiting job gains within its own; they must lose less if that job was itself preempted. A job above its
+    fair share must also leave each compared account more GPUs per fair share than it gets. So every reclaim is
+    progress, and sequences of reclaims end.
     """
 
     def __init__(self, item: Waiting, *, given_up: int = 0, gain: int | None = None) -> None:

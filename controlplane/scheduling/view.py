@@ -242,8 +242,7 @@ def view_to_dict(view: ClusterView) -> dict[str, Any]:
 
 
 def view_from_dict(data: Mapping[str, Any]) -> ClusterView:
-    """Rebuild the view that `view_to_dict` wrote. Raise TypeError for an unknown field, KeyError for a missing
-    one."""
+    """Rebuild the view that `view_to_dict` wrote. Raise TypeError or KeyError for an unknown or a missing field."""
     plain = {
         **data,
         "nodes": tuple(_node(node) for node in data["nodes"]),
