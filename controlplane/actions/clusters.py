@@ -140,8 +140,8 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
 
 
 def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
-    """Return an unsaved copy of the cluster with the settings that a check command carries, to run the
-    preflight on."""
+    """Return an unsaved copy of the cluster with the settings, scheduler and credentials in a check command's
+    `payload`, as far as it has them, to run the preflight on."""
     looked_at = copy.copy(cluster)
     for name in ("settings", "scheduler", "credentials"):
         setattr(looked_at, name, payload.get(name, getattr(cluster, name)))

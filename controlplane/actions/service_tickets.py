@@ -14,8 +14,8 @@ TICKET_LIFE = timedelta(seconds=60)
 
 
 def issue_service_ticket(session_key: str, address: ServiceAddress) -> str:
-    """Return the secret of a ticket for one port of one job. The caller has checked that the session may use
-    it.
+    """Return the secret of a ticket for one port of one job (`address`), to be redeemed once within TICKET_LIFE. The
+    caller has checked that the session may use it.
 
     Writes no event, because no page shows tickets.
     """

@@ -144,7 +144,8 @@ def _texts(value: str) -> list[str]:
 
 
 def whole_id(value: str, what: str) -> int:
-    """Return the number in a path. Raise Problem (404) if `value` is no number."""
+    """Return the number in a path. Raise Problem (404) if `value` is no number. `what`: the kind of object, for the
+    message."""
     if not (value.isascii() and value.isdecimal() and len(value) < 20 and int(value) <= BIGGEST):
         raise Problem(404, "not_found", f"There is no such {what}.")
     return int(value)

@@ -211,7 +211,7 @@ class Client:
     def _announce(
         self, response: Response, seconds: float, attempt: int, *, is_busy: bool, is_first: bool
     ) -> None:
-        """Print why a request waits before it is repeated: once while the server is busy, else before each
+        """Print why a request waits `seconds` before it is repeated: once while the server is busy, else before each
         long pause."""
         detail = response.body.get("detail", "") if isinstance(response.body, dict) else ""
         if is_busy and is_first:

@@ -320,7 +320,8 @@ def _fetch_batch(session: Session, path: str, manifest: Manifest, batch: list[in
 
 def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]]) -> None:
     """Write one file below `root` under a temporary name, verify it, and rename it to its own name; a link is
-    created directly. Raises CliError if the content is damaged or a link leads out of `root`."""
+    created directly. `pieces` yields the content. Raises CliError if that is damaged or a link leads out of
+    `root`."""
     path = os.path.join(root, entry.path)
     if entry.kind == LINK:
         target = b"".join(pieces())

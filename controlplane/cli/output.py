@@ -103,7 +103,7 @@ class Output:
 
 
 def as_json(document: Any, indent: int | None = None) -> str:
-    """Return JSON text, with characters that a terminal would interpret escaped."""
+    """Return JSON text, with characters that a terminal would interpret escaped; on one line if `indent` is None."""
     import json
     import re
 

@@ -41,6 +41,6 @@ def exit_code_of_close(closed: Closed, what: str) -> int:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all bytes, in as many calls as necessary."""
+    """Write all bytes to the descriptor, in as many calls as necessary."""
     while data:
         data = data[os.write(descriptor, data) :]

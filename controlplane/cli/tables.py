@@ -68,7 +68,8 @@ def write_table(stream: TextIO, columns: Sequence[Column], rows: Sequence[Row], 
 
 
 def plain_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> str:
-    """Return the aligned text: two spaces between columns, numbers right-aligned, no trailing spaces."""
+    """Return the aligned text: two spaces between columns, numbers right-aligned, no trailing spaces. `cells`: the
+    texts by row."""
     grid = [[column.heading for column in columns], *cells]
     widths = [max(map(_width, column)) for column in zip(*grid, strict=True)]
     lines = (

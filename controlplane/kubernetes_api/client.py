@@ -346,8 +346,8 @@ def _is_passed_on(path: str) -> bool:
 
 
 def backoff_seconds(tried: int, first: float, longest: float) -> float:
-    """Return a random pause before the next try, in seconds: up to `first`, doubled with every try, at most
-    `longest`."""
+    """Return a random pause before the next try, in seconds: up to `first` after one try, doubled with every further
+    one, at most `longest`. `tried`: the number of tries so far."""
     # The exponent is bounded, because a float overflows after a thousand tries.
     return random.uniform(0, min(longest, first * 2 ** min(tried - 1, 30)))
 

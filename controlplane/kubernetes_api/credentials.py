@@ -308,7 +308,8 @@ def _verifying(configuration: Configuration) -> ssl.SSLContext:
 
 
 def _present_certificate(tls: ssl.SSLContext, configuration: Configuration, now: datetime) -> datetime | None:
-    """Load the user's certificate into the context. Return when it expires; None without a certificate."""
+    """Load the user's certificate into the context. Return when it expires; None without a certificate. Raise
+    Refused if it is unreadable or, at `now`, expired."""
     if not configuration.cert_file or not configuration.key_file:
         return None
     try:

@@ -270,7 +270,7 @@ class Model:
         return key, number_of(metadata.get("resourceVersion")), self._keep(obj)
 
     def take(self, obj: dict[str, Any], *, is_gone: bool) -> bool:
-        """Apply a watch event. Return whether it changed the store."""
+        """Apply a watch event; `is_gone`: of a deletion. Return whether it changed the store."""
         entry = self.entry(obj)
         with self._lock:
             return self._put(entry, is_gone=is_gone)

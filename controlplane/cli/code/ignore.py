@@ -31,7 +31,8 @@ class Ignore:
         ]
 
     def leaves_out(self, path: str, *, is_folder: bool = False) -> bool:
-        """Return whether the patterns match this path itself; directories above it are not considered."""
+        """Return whether the patterns ignore this path itself; directories above it are not considered. `is_folder`:
+        it is a directory, which patterns with a trailing slash match too."""
         for pattern, is_negated, only_folders in reversed(self._rules):
             if (is_folder or not only_folders) and pattern.fullmatch(path):
                 return not is_negated

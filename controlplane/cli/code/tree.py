@@ -132,7 +132,8 @@ class _Memory:
             self._known = known if isinstance(known, dict) else {}
 
     def find(self, path: str, found: os.stat_result) -> str | None:
-        """Return the hash of a file that did not change since it was hashed, else None."""
+        """Return the hash of a file that did not change since it was hashed, else None. `found`: its present
+        status."""
         known = self._known.get(path)
         if not known or known[:4] != [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]:
             return None
@@ -140,8 +141,8 @@ class _Memory:
         return str(known[4])
 
     def note(self, path: str, place: str, found: os.stat_result) -> str:
-        """Hash a file, and cache the hash unless the file changed so recently that it may change again within
-        one timestamp."""
+        """Hash the file at `place`, and cache the hash under `path` unless the file changed so recently that it may
+        change again within one timestamp. `found`: its status before it is read."""
         with open(place, "rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         self._is_changed = True

@@ -247,7 +247,8 @@ def node_confirm_dead(args: Namespace, session: Session) -> int:
 
 
 def drain_text(name: str, answer: Row, is_dry_run: bool) -> str:
-    """Return the text of a drain: the jobs that it moves, and those that it leaves running."""
+    """Return the text of a drain: the jobs that it moves, or with `is_dry_run` would move, and those that it leaves
+    running. `answer`: the response to it."""
     moving, staying = (", ".join(job["name"] for job in answer[key]) for key in ("moves", "stays"))
     verb = "would move" if is_dry_run else "moves"
     first = f"node {name}: {verb} {moving}" if moving else f"node {name}: nothing to move"

@@ -127,7 +127,8 @@ def submitted_text(job: dict[str, Any]) -> str:
 
 
 def _body(args: Namespace, session: Session, kind: str | None) -> dict[str, Any]:
-    """Return the submission: the command line's fields, on top of the job that --like names."""
+    """Return the submission: the command line's fields, on top of the job that --like names. `kind` None: that
+    job's. Uploads the code of --code, and has that of --git imported."""
     given = spec_of(args) | ({"kind": kind} if kind else {})
     if args.code is not None and "code" not in given:
         from controlplane.cli.code.upload import bring_code

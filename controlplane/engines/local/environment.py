@@ -28,7 +28,8 @@ def pod_environment(
     """Return the variables, later ones overriding earlier ones: defaults, the image's, the user's, and finally the
     pod's identity.
 
-    `places`: `work` (the working directory), `checkpoints` and `library` (contains the workloads package).
+    `ports`: declared port -> host port; `token`: identifies the pod's processes. `places`: `work` (the working
+    directory), `checkpoints` and `library` (contains the workloads package).
     """
     defaults = {
         "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",

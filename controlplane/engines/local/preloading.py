@@ -40,11 +40,11 @@ class Recipe:
 def recipe_for(
     modules: Sequence[str], argv: Sequence[str], env: Mapping[str, str], chosen: Collection[str]
 ) -> Recipe | None:
-    """Return the recipe of the fork server that can start the pod; None for a pod that must be started by
-    exec.
+    """Return the recipe of the fork server that can start the pod; None for a pod that must be started by exec.
 
-    `chosen`: the names of variables that the job's user has set. One that is read at the start (PYTHONPATH,
-    LD_PRELOAD) can run the user's code, which must not happen in a server shared by pods.
+    `modules`: those that the image preloads; `argv` and `env`: the pod's. `chosen`: the names of variables that the
+    job's user has set. One that is read at the start (PYTHONPATH, LD_PRELOAD) can run the user's code, which must
+    not happen in a server shared by pods.
     """
     is_ours = env.get("PATH", "").partition(":")[0] == str(Path(sys.executable).parent)
     is_users = any(_READ_AT_START.match(name) for name in chosen)

@@ -29,7 +29,8 @@ os.execv(sys.argv[1], [sys.argv[2]])
 
 
 def entering(prepared: Prepared, pid: int) -> list[str]:
-    """Return a command prefix that enters the mount namespace of the pod's process; [] if it has none of its own."""
+    """Return a command prefix that enters the mount namespace of the pod's process `pid`; [] if it has none of its
+    own."""
     if not own_mounts(prepared.spec):
         return []
     enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt"]
