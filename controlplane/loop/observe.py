@@ -277,7 +277,11 @@ class JobCache:
         )
         if before is not None and before[0] is row and before[1] == seen:
             return before
-        return row, seen, _job_view(row, *seen), _hold_status(row)
+        view = _job_view(row, *seen)
+        if before is not None and view == before[2]:
+            # Such as after a new hold reason: the scheduler finds unchanged jobs by identity.
+            view = before[2]
+        return row, seen, view, _hold_status(row)
 
     def _holds(self, found: Mapping[str, _Entry], wanted: Iterable[str]) -> Mapping[str, HoldStatus]:
         """Return the hold statuses of the jobs in `found`, of which only the `wanted` ones may differ. If

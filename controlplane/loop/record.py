@@ -95,25 +95,17 @@ def record(
 
 
 class _Nodes:
-    """Primary keys of the cluster's nodes and devices, by the names in a plan."""
+    """Primary keys of the nodes and devices of these placements, by the names in a plan."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.node_ids = dict(_nodes(cluster.pk))
+    def __init__(self, cluster: Cluster, placements: Iterable[PodPlacement]) -> None:
+        # Only these: one start needs one node, and a cluster may have ten thousand devices.
+        nodes = Node.objects.filter(cluster=cluster, name__in={place.node for place in placements})
+        self.node_ids = dict(nodes.values_list("name", "pk"))
         self.devices: dict[tuple[str, int], int] = {}
         self.memory_mib: dict[tuple[str, int], int] = {}
-        for node, index, pk, memory_mib in _devices(cluster.pk):
+        devices = Device.objects.filter(node__in=self.node_ids.values())
+        for node, index, pk, memory_mib in devices.values_list("node__name", "index", "pk", "memory_mib"):
             self.devices[node, index], self.memory_mib[node, index] = pk, memory_mib
-
-
-@prepared
-def _nodes(cluster: int) -> Rows[Node]:
-    return Node.objects.filter(cluster=cluster).values_list("name", "pk")
-
-
-@prepared
-def _devices(cluster: int) -> Rows[Device]:
-    devices = Device.objects.filter(node__cluster=cluster)
-    return devices.values_list("node__name", "index", "pk", "memory_mib")
 
 
 @prepared
@@ -154,7 +146,8 @@ def _record_starts(
 ) -> tuple[int, bool]:
     """Begin the attempts of these starts in batches, until the time limit. Return how many were begun, and
     whether starts are left over."""
-    nodes, count, until = _Nodes(cluster), 0, time.monotonic() + STARTS_SECONDS
+    nodes = _Nodes(cluster, (place for start in starts for place in start.placements))
+    count, until = 0, time.monotonic() + STARTS_SECONDS
     for first in range(0, len(starts), BATCH):
         wanted = starts[first : first + BATCH]
         # Read per batch, because the state as read guards the write; with a single read the last batch's would
@@ -301,7 +294,7 @@ def add_workers(
 ) -> None:
     """Write pods, devices and start commands of new workers of a running attempt, which then has `workers`
     workers. Call it in a transaction. Raise IntegrityError if a device or a rank was taken meanwhile."""
-    nodes, job.attempt = _Nodes(cluster), attempt.number
+    nodes, job.attempt = _Nodes(cluster, places), attempt.number
     attempt.job = job
     placed = [(_pod(attempt, place, PodShape(place.rank, "worker"), nodes), place) for place in places]
     insert_rows(pod for pod, _ in placed)
