@@ -78,8 +78,8 @@ class _Run:
 
     @property
     def rests_until(self) -> float:
-        """Return until when the job gives no workers to running jobs. It gives some to waiting jobs after
-        REST_SECONDS already."""
+        """Return the time before which no worker moves from this job to running ones. For waiting jobs the limit is
+        REST_SECONDS after its last resize."""
         return self.resized_at + REST_SECONDS * (1 << self.moves)
 
     def claim(self, now: float, *, is_move: bool = True) -> Claim:

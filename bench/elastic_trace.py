@@ -27,7 +27,8 @@ SIMPLE = {"completion": 31_491.0, "makespan": 1_397_355.0, "deadlines": 0.431, "
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Results of one policy: mean seconds from submission to the end, share of deadlines met, end of the last job."""
+    """Results of one policy: mean seconds from submission to the end, share of deadlines met (0 to 1), end of the
+    last job in seconds."""
 
     completion: float
     deadlines: float

@@ -115,22 +115,22 @@ def measure(work: Work, scale: float) -> Row:
 
 
 def cold(view: ClusterView) -> Callable[[], Plan]:
-    """Return a decision without cached state."""
+    """Return a function that decides without cached state."""
     return lambda: decide(view)
 
 
 def unchanged(view: ClusterView) -> Callable[[], Plan]:
-    """Return a decision a second after the first, on equal jobs in another tuple."""
+    """Return a function that decides a second after a first decision, on equal jobs in another tuple."""
     return after_first(view, lambda jobs: (*jobs[:1], *jobs[1:]))
 
 
 def one_ended(view: ClusterView) -> Callable[[], Plan]:
-    """Return a decision after a running job ended."""
+    """Return a function that decides after a running job ended."""
     return after_first(view, lambda jobs: jobs[1:])
 
 
 def one_percent_changed(view: ClusterView) -> Callable[[], Plan]:
-    """Return a decision after a hundredth of all jobs changed: half of them ended, half were submitted."""
+    """Return a function that decides after a hundredth of all jobs changed: half of them ended, half were submitted."""
     count = len(view.jobs) // 100
     names = [project.name for project in view.projects]
     added = [queued(f"z{rank}", names[rank % PROJECTS], 9_000_000 + rank, 1000) for rank in range(count // 2)]
@@ -138,13 +138,13 @@ def one_percent_changed(view: ClusterView) -> Callable[[], Plan]:
 
 
 def submitted(view: ClusterView) -> Callable[[], Plan]:
-    """Return a decision after the view's queued jobs were submitted to a cluster that had none."""
+    """Return a function that decides after the view's queued jobs were submitted to a cluster that had none."""
     running = tuple(job for job in view.jobs if job.state == "active")
     return after_first(replace(view, jobs=running), lambda _: view.jobs)
 
 
 def submitted_and_read(view: ClusterView) -> Callable[[], Plan]:
-    """Return the same decision as `submitted`, which also reads the reason of every held job."""
+    """Return a function that decides as that of `submitted`, and reads the reason of every held job."""
     run = submitted(view)
 
     def read() -> Plan:

@@ -151,7 +151,8 @@ class VolumeCaches:
         self._work(task, budget, say)
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = lambda: False) -> int:
-        """Have a pod remove every tree that has no cache row; see Caches.remove."""
+        """Have a pod remove every tree that has no cache row, unless `is_wanted` returns True. Return the bytes that
+        the volume used before, as an upper bound of what is freed; see Caches.remove."""
         project = self._location.project
         if is_wanted() or project is None:
             return 0

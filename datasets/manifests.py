@@ -75,7 +75,8 @@ class Diff:
 
 
 class Manifest:
-    """The files of a version, in columns of equal length. Immutable."""
+    """The files of a version, in columns of equal length. Immutable. `paths`: sorted; `kinds`: a byte each; `sizes`:
+    in bytes; `digests`: SHA-256 of the contents, concatenated."""
 
     def __init__(self, paths: list[bytes], kinds: bytes, sizes: "array[int]", digests: bytes) -> None:
         self.paths, self.kinds, self.sizes, self.digests = paths, kinds, sizes, digests
@@ -207,7 +208,8 @@ def decode(stored: bytes) -> Manifest:
 
 
 def checked(manifest: Manifest) -> Manifest:
-    """Return the manifest. Raises ManifestInvalid for paths that cannot exist in a tree or that leave it."""
+    """Return the manifest. Raises ManifestInvalid for paths that cannot exist in a tree or that leave it, for paths
+    out of order or repeated, and for columns that do not match."""
     paths = manifest.paths
     if len(paths) != len(manifest.kinds) or any(kind > LINK for kind in set(manifest.kinds)):
         raise ManifestInvalid("The manifest's columns do not match.")

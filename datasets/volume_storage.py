@@ -21,7 +21,7 @@ class ClaimEngine(Protocol):
     """Additional methods of engines whose kind has `claims_volumes`."""
 
     def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> VolumeStorage:
-        """Return the project's claims; those to create get this class, size and mode."""
+        """Return the storage of the project's claims; claims that it creates get this class, size and mode."""
 
 
 def storage_of_volume(volume: Volume) -> VolumeStorage:

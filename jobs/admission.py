@@ -166,8 +166,8 @@ def _asked(mount: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def paths_not_allowed(specs: Specs) -> Refusals:
-    """Refuse host paths that an admin has not listed. Paths below a listed one are refused too: jobs can
-    write there, and a symbolic link created by a job could lead anywhere on the node."""
+    """Refuse host paths that an admin has not listed. Paths below a listed one are refused too: jobs can write
+    there, and a symbolic link created by a job could lead anywhere on the node."""
     allowed = [normal_path(path) for path in settings.HOST_PATHS]
     known = (
         f"Mount one of: {', '.join(allowed)}."

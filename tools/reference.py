@@ -92,7 +92,7 @@ def _type_words(schema: dict[str, Any]) -> str:
 
 
 def cluster_role(rules: Iterable[rbac.Rule] = rbac.NEEDED) -> str:
-    """Return the rules of one of the chart's ClusterRoles: what the engine requires."""
+    """Return the rules, as YAML, of one of the chart's ClusterRoles: what the engine requires."""
     lines = ["# Written by `make reference` from controlplane/engines/kubernetes/rbac.py: edit that."]
     for rule in rules:
         condition = CONDITIONS.get(rule.when)
@@ -106,8 +106,8 @@ def cluster_role(rules: Iterable[rbac.Rule] = rbac.NEEDED) -> str:
 
 
 def project_roles() -> str:
-    """Return the rights of kubectl users in their projects: for the chart, and for clusters attached without
-    it."""
+    """Return the ClusterRoles, as YAML, of kubectl users in their projects: for the chart, and for clusters attached
+    without it."""
     head = "# Written by `make reference` from controlplane/engines/kubernetes/tenancy.py: edit that.\n"
     return head + yaml.safe_dump_all(tenancy.cluster_roles(), sort_keys=False)
 

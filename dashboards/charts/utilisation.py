@@ -140,7 +140,8 @@ def _mean(points: Sequence[Point]) -> float:
 
 
 def _rows(lines: Sequence[Sequence[Point]]) -> tuple[tuple[object, ...], ...]:
-    """Return one row per time of the first line, newest first, with the values of all lines in percent."""
+    """Return one row per time of the first line, newest first, with the values of all lines in percent, None where a
+    line has none."""
     others = [dict(line) for line in lines]
     times = [x for x, _value in thin(lines[0], ROWS_MOST)]
     return tuple(

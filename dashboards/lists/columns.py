@@ -25,7 +25,7 @@ def number_column(
 def time_column(
     key: str, label: Text, name: str, css: str = "quiet nowrap", *, never: Text | None = None
 ) -> Column:
-    """Return a column of ages. `name`: the key of the time in a row. `never`: shown for None; None if every row has a
-    time."""
+    """Return a column of ages. `key` names the column in URLs, `name` the time in a row and in the database.
+    `never`: shown for None; None if every row has a time."""
     cell = cells.ago(name) if never is None else cells.ago(name, never)
     return Column(key, label, cell, name, css, is_nullable=never is not None, falls=True)

@@ -75,7 +75,8 @@ def cluster_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Show the form that changes scheduler, settings or credentials."""
+    """Show the form that changes scheduler, settings or credentials. Raises NotVisible for a kind of cluster that
+    has no form."""
     require_admin(actor)
     cluster = cluster_for(name)
     kind = engine_kind(cluster.engine)

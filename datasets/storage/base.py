@@ -50,7 +50,8 @@ class ContentDamaged(Exception):
 
 
 class Budget:
-    """Time limit and cancellation of a call."""
+    """Time limit of a call in `seconds` (None: no limit), and its cancellation: `is_cancelled` returns True or
+    raises Cancelled."""
 
     def __init__(
         self, seconds: float | None = None, is_cancelled: Callable[[], bool] = lambda: False

@@ -86,7 +86,8 @@ def texts(name: str, stated: Mapping[str, Any]) -> dict[str, str]:
 
 
 def https(name: str, endpoint: str) -> tuple[str, int]:
-    """Return host and port. Raise ValueError unless the scheme is https: a password is never sent without TLS."""
+    """Return host and port of an endpoint of the storage class `name`. Raise ValueError unless it is an https
+    address without user, path and query: a password is never sent without TLS."""
     parts = urlsplit(endpoint)
     try:
         port = parts.port or 443

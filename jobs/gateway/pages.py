@@ -57,7 +57,7 @@ def can_sign_in(scope: Scope, credential: Credential | None) -> bool:
 
 
 def status_of(refusal: Exception) -> int:
-    """Return the HTTP status of a refusal."""
+    """Return the HTTP status of a refusal: 403 for Forbidden, 503 for NotRunning, else 404."""
     statuses = {Forbidden: 403, NotRunning: 503}
     return statuses.get(type(refusal), 404)
 

@@ -111,7 +111,8 @@ async def writable(fd: int) -> None:
 
 
 async def write_all(data: bytes, write: Callable[[bytes], int], fd: int) -> None:
-    """Write all of `data`, in the pieces that `write` accepts."""
+    """Write all of `data` to the descriptor `fd`, in the pieces that `write` accepts; waits while it accepts
+    nothing."""
     view = memoryview(data)
     while view:
         taken = write(bytes(view[:4096]))

@@ -105,14 +105,15 @@ def _add(
 
 
 def _add_reports(accumulator: Accumulator, by: str, subject: str, reports: Sequence[UsageReport]) -> None:
-    """Add the mean utilisation over the measured devices, and their memory."""
+    """Add, for a subject of kind `by`, the mean utilisation over the measured devices, and their memory."""
     measured = [report.utilization for report in reports if report.utilization is not None]
     mean = sum(measured) / len(measured) if measured else None
     _add(accumulator, by, subject, mean, known_sum(report.memory_used_mib for report in reports))
 
 
 def _add_pods(accumulator: Accumulator, by: str, used: Sequence[tuple[str, PodUsage, int]]) -> None:
-    """Add the utilisation of a job or project: the mean over its measured pods, weighted by milli-GPUs."""
+    """Add the utilisation of jobs or projects (`by`): the mean over the measured pods of each, weighted by
+    milli-GPUs. `used`: (subject, usage, milli-GPUs) of each pod."""
     groups: dict[str, list[tuple[PodUsage, int]]] = defaultdict(list)
     for subject, usage, milli in used:
         groups[subject].append((usage, milli))

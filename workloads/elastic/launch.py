@@ -62,7 +62,9 @@ class Worker:
 
 
 class Crew:
-    """The workers of one training and their membership. Call `tick` frequently, or wait with `until`."""
+    """The workers of one training and their membership. Call `tick` frequently, or wait with `until`. `folder`: a
+    new directory for each worker is created in it; `program` runs in each worker and returns its exit code;
+    `min_workers`: with fewer no generation is formed."""
 
     def __init__(self, folder: Path, program: Callable[[], int], min_workers: int = 1) -> None:
         self._folder, self._program, self._min_workers = folder, program, min_workers
