@@ -27,7 +27,6 @@ from datasets.api.contents import (
     pack_response,
     stored_manifest,
 )
-from datasets.api.lake_views import LakeView
 from datasets.api.schemas import ARTIFACT
 from datasets.code_archive import write_archive
 from datasets.manifests import EXECUTABLE, LINK, Manifest
@@ -92,7 +91,7 @@ class ArtifactDetail(ApiView):
         return Answer(shown)
 
 
-class ArtifactFiles(LakeView):
+class ArtifactFiles(ApiView):
     """Entries of one directory of an artifact."""
 
     @operation("List a directory of an artifact", answer=LISTED, query=DIRECTORY)
@@ -100,7 +99,7 @@ class ArtifactFiles(LakeView):
         return listed_files(_manifest(artifact_for(call.actor, artifact_id)), call.query)
 
 
-class ArtifactContent(LakeView):
+class ArtifactContent(ApiView):
     """The content of a file of an artifact, streamed."""
 
     @operation("Download a file of an artifact", answer=BINARY, gives=BYTES, query=file_of("artifact"))
@@ -109,7 +108,7 @@ class ArtifactContent(LakeView):
         return file_response(artifact.project, entry_of(_manifest(artifact), call.query))
 
 
-class ArtifactManifest(LakeView):
+class ArtifactManifest(ApiView):
     """An artifact's encoded manifest: path, kind, size and SHA-256 of each file."""
 
     @operation("Download an artifact's manifest", answer=BINARY, gives=BYTES)
@@ -117,7 +116,7 @@ class ArtifactManifest(LakeView):
         return HttpResponse(_manifest(artifact_for(call.actor, artifact_id)).encode(), content_type=BYTES)
 
 
-class ArtifactPack(LakeView):
+class ArtifactPack(ApiView):
     """Contents of some of an artifact's files, as a pack."""
 
     @operation(
@@ -131,7 +130,7 @@ class ArtifactPack(LakeView):
         return pack_response(artifact.project, _manifest(artifact), call.query)
 
 
-class ArtifactArchive(LakeView):
+class ArtifactArchive(ApiView):
     """All files of an artifact, as a tar archive."""
 
     @operation("Download an artifact as a tar archive", answer=BINARY, gives=TAR)

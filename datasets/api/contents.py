@@ -11,14 +11,13 @@ from rest_framework.parsers import BaseParser
 from controlplane.access import NotVisible
 from controlplane.api import query
 from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, Schema, listed, nullable, record, ref
-from controlplane.api.operations import Answer, Call, operation
+from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.problems import Problem
 from controlplane.api.query import Parameter
 from controlplane.models import Project, Role
 from datasets.access import dataset_for, version_for
 from datasets.actions.cache_upkeep import distrust_caches
 from datasets.actions.datasets import keep_manifest
-from datasets.api.lake_views import LakeView
 from datasets.ingest.nearby import folder_mark, machine_mark
 from datasets.ingest.packs import PackInvalid, make_pack
 from datasets.manifests import DIGEST_BYTES, Entry, Manifest, compare
@@ -69,7 +68,7 @@ class BytesParser(BaseParser):
         return stream
 
 
-class Lacking(LakeView):
+class Lacking(ApiView):
     """Which of the sent digests the lake lacks. The others are protected from garbage collection."""
 
     parser_classes = [BytesParser]
@@ -89,7 +88,7 @@ class Lacking(LakeView):
         return Answer({"lacking": [place for place, digest in enumerate(digests) if digest in lacking]})
 
 
-class Nearby(LakeView):
+class Nearby(ApiView):
     """The lake's folder, for a caller on the server's machine; null for others."""
 
     @operation(
@@ -110,7 +109,7 @@ class Nearby(LakeView):
         return Answer({"folder": folder and str(folder), "mark": folder and folder_mark(str(folder))})
 
 
-class Packs(LakeView):
+class Packs(ApiView):
     """Upload of small contents."""
 
     parser_classes = [BytesParser]
@@ -132,7 +131,7 @@ class Packs(LakeView):
         return Answer({"size_bytes": len(pack)})
 
 
-class Parts(LakeView):
+class Parts(ApiView):
     """Upload of a large content in parts."""
 
     parser_classes = [BytesParser]
@@ -168,7 +167,7 @@ class Parts(LakeView):
         return Answer({"size_bytes": arrived})
 
 
-class Manifests(LakeView):
+class Manifests(ApiView):
     """Upload of the list of files of a future version."""
 
     parser_classes = [BytesParser]
@@ -190,7 +189,7 @@ class Manifests(LakeView):
         return Answer({"manifest": manifest.hash, "lacking": lacking})
 
 
-class VersionManifest(LakeView):
+class VersionManifest(ApiView):
     """A version's encoded manifest: path, kind, size and SHA-256 of each file."""
 
     @operation("Download a version's manifest", answer=BINARY, gives=BYTES)
@@ -199,7 +198,7 @@ class VersionManifest(LakeView):
         return HttpResponse(lake_of(version.dataset.project).manifest(version.manifest), content_type=BYTES)
 
 
-class VersionFiles(LakeView):
+class VersionFiles(ApiView):
     """Entries of one directory of a version."""
 
     @operation("List a directory of a version", answer=LISTED, query=DIRECTORY)
@@ -207,7 +206,7 @@ class VersionFiles(LakeView):
         return listed_files(_manifest(version_for(call.actor, version_id)), call.query)
 
 
-class VersionDiff(LakeView):
+class VersionDiff(ApiView):
     """Differences between a version and another of its dataset, by default its parent."""
 
     @operation(
@@ -228,7 +227,7 @@ class VersionDiff(LakeView):
         return Answer(diff_shape(before.number if before else 0, after.number, diff, call.query["limit"]))
 
 
-class VersionContent(LakeView):
+class VersionContent(ApiView):
     """The content of a file of a version, streamed."""
 
     @operation("Download a file of a version", answer=BINARY, gives=BYTES, query=file_of("version"))
@@ -238,7 +237,7 @@ class VersionContent(LakeView):
         return file_response(version.dataset.project, entry)
 
 
-class VersionPack(LakeView):
+class VersionPack(ApiView):
     """Contents of some of a version's files, as a pack."""
 
     @operation(
@@ -252,7 +251,7 @@ class VersionPack(LakeView):
         return pack_response(version.dataset.project, _manifest(version), call.query)
 
 
-class VersionVerify(LakeView):
+class VersionVerify(ApiView):
     """Check that the contents of some of a version's files are stored and undamaged."""
 
     @operation(

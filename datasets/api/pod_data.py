@@ -10,11 +10,10 @@ from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
 
 from controlplane.access import NotVisible
 from controlplane.api import query
-from controlplane.api.operations import Answer, Call, operation
+from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.problems import Problem
 from controlplane.config.service_tokens import cache_token
 from datasets.api.contents import BINARY, stored_manifest
-from datasets.api.lake_views import LakeView
 from datasets.manifests import Manifest
 from datasets.models import Cache
 from datasets.queries.lake import lake_of
@@ -28,7 +27,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _RANGES = re.compile(rf"{_RANGE.pattern}(?:,{_RANGE.pattern})*")
 
 
-class PodData(LakeView):
+class PodData(ApiView):
     """Contents for one cache. Authenticated by the cache's own token, valid while it is being filled."""
 
     authentication_classes = ()

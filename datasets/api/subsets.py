@@ -6,13 +6,12 @@ from controlplane import fields
 from controlplane.access import NotVisible
 from controlplane.api.bodies import BodyField, label_field
 from controlplane.api.json_schema import STRING, listed, ref
-from controlplane.api.operations import Answer, Call, operation
+from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Listing, paged
 from controlplane.api.parsers import StrictJSONParser
 from controlplane.models import Role
 from datasets.access import version_for
 from datasets.actions.subsets import delete_subset, save_subset
-from datasets.api.lake_views import LakeView
 from datasets.api.schemas import VERSION
 from datasets.manifests import FILES_MOST, PATH_MOST_BYTES
 from datasets.models import DatasetVersion
@@ -50,7 +49,7 @@ class SelectionParser(StrictJSONParser):
     most_bytes = BODY_MOST_BYTES
 
 
-class Subsets(LakeView):
+class Subsets(ApiView):
     """The subsets of a version: named selections of its files, which can be mounted like a version."""
 
     parser_classes = [SelectionParser]
@@ -75,7 +74,7 @@ class Subsets(LakeView):
         return Answer(version_shape(subset), 201 if is_new else 200)
 
 
-class SubsetDetail(LakeView):
+class SubsetDetail(ApiView):
     """A subset of a version, by name. Deleting it deletes its caches too; the version stays."""
 
     @operation("A subset of a version, by name", answer=ref("DatasetVersion"))

@@ -92,7 +92,9 @@ def test_a_lake_that_is_away_refuses_a_download_with_the_reason(
 
 
 @pytest.mark.django_db
-def test_a_lake_whose_disk_is_not_mounted_is_not_made_anew(api: Any, cast: Cast, own_lakes: Path):
+def test_a_lake_whose_disk_is_not_mounted_is_not_made_anew(
+    api: Any, cast: Cast, own_lakes: Path, caplog: pytest.LogCaptureFixture
+):
     """A mount point is an empty directory: what is written there is hidden once the disk is back."""
     dataset = make_dataset(cast.project)
     version = make_version(dataset, {"a.txt": "alpha"})
@@ -102,10 +104,12 @@ def test_a_lake_whose_disk_is_not_mounted_is_not_made_anew(api: Any, cast: Cast,
     for answer in (
         api("vera").get(f"versions/{version.pk}/manifest", accept="*/*"),
         api("ben").get(f"datasets/{dataset.pk}/content/nearby?machine={machine_mark()}"),
+        api("ben").post(f"versions/{version.pk}/subsets", {"name": "part", "include": ["*"]}),
         api("ben").send("PUT", f"datasets/{dataset.pk}/content/packs", pack_of(b"beta"), content_type=BYTES),
     ):
         assert (answer.status, answer.body["code"]) == (503, "not_mounted")
         assert f"{mounted}/{cast.project.pk} is not there" in answer.body["detail"]
+    assert {one.name for one in caplog.records} <= {"django.request"}, "no fault of ours is logged"
     with pytest.raises(Blocked, match="not there"):
         lake_of(cast.other)
     with pytest.raises(Blocked, match="not there"):
