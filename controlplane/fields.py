@@ -134,7 +134,7 @@ def decimal(low: float, high: float) -> Reader:
 
 
 def milli_gpus(value: Any) -> int:
-    """Read GPUs per pod as milli-GPUs: 0, a share below 1 in steps of 0.001, or a whole number."""
+    """Read GPUs per pod as milli-GPUs: 0, a share below 1 in steps of 0.001, or a whole number up to 100,000."""
     count = number(value)
     if count < 0:
         raise Refused("out_of_range", "GPUs cannot be negative; use 0 for none.")
@@ -149,7 +149,7 @@ def milli_gpus(value: Any) -> int:
 
 
 def milli_cpus(value: Any) -> int:
-    """Read a number of CPUs above 0 as milli-CPUs."""
+    """Read a number of CPUs, above 0 and at most 10,000, as milli-CPUs; finer fractions are rounded."""
     count = number(value)
     if not 0.001 <= count <= 10_000:
         raise Refused("out_of_range", "CPUs must be above 0 and at most 10,000.")

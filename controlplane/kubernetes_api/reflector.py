@@ -37,12 +37,12 @@ _BYE_SECONDS = 5.0
 
 
 class Reflector:
-    """Keeps the objects of one resource by "namespace/name" (or "name"). Runs one thread between `start` and
-    `close`.
+    """Keeps the objects of one resource by "namespace/name" (or "name"): those that a list of `path` with `query`
+    returns. Runs one thread between `start` and `close`.
 
     `keep` receives the raw object and returns what to store of it: 10,000 untrimmed pods take a quarter of a
-    gigabyte. `on_change` is called on the reflector's thread after the store changed. The last four settings
-    are for tests.
+    gigabyte. `on_change` is called on the reflector's thread, or that of `observe`, after the store changed. The
+    last four settings are for tests.
     """
 
     def __init__(

@@ -102,7 +102,8 @@ def _visible_events(actor: Actor) -> QuerySet[Event]:
 
 
 def _ids_for_names(call: Call) -> None:
-    """Replace the names of projects and nodes in the query by ids, which events store because names may change."""
+    """Replace the names of projects and nodes in the query by ids, which events store because names may change;
+    unknown names are dropped, so that they match nothing."""
     for field, rows in (("project", Project.objects.all()), ("node", Node.objects.all())):
         if call.query[field] is not None:
             call.query[field] = list(rows.filter(name__in=call.query[field]).values_list("pk", flat=True))
