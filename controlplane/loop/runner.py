@@ -200,8 +200,8 @@ class Runner:
             self._pace(PACE * (time.monotonic() - began))
 
     def _prepare(self) -> None:
-        """Free what a predecessor on this machine holds, which need not expire first. Renew statistics, since the first
-        cycle reads all rows: with those of an empty table, such as after a restore, that takes twice the time."""
+        """Free what a predecessor on this machine holds, which need not expire first. Renew the planner's statistics:
+        without any, such as after a restore, PostgreSQL reads all jobs for each join of the first cycle."""
         if free_what_the_dead_hold():
             self._notify_pools()
             self._dispatch_wakeup.set()
