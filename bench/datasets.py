@@ -31,7 +31,8 @@ QUIET_SECONDS = 2.5  # after which a file's time is trusted: ours reads younger 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Files of one size. `others`: the peers that store them, with the factor by which ours must be faster."""
+    """`files` files of `file_bytes` bytes each. `others`: the peers that store them, with the factor by which ours
+    must be faster. `is_flushed`: all times include a flush to disk."""
 
     name: str
     files: int

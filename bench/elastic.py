@@ -152,7 +152,8 @@ def killed(ours: Ours) -> None:
 
 @dataclass
 class Torchrun:
-    """torchrun agents with one worker each and a shared rendezvous, and the measurements in seconds."""
+    """torchrun agents with one worker each and a shared rendezvous in `folder`, and the seconds of each join, leave,
+    recovery and start."""
 
     folder: Path
     joins: list[float] = field(default_factory=list)

@@ -36,8 +36,8 @@ WAYS = ("worker", "agent", "both", "store host")
 
 @dataclass
 class Killed:
-    """Results of the kills. `recoveries`: seconds from a kill to the next step. `orphans`: processes that outlived
-    the job."""
+    """Results of the kills. `recoveries`: seconds from a kill to the next step; `hangs`: those above HANG_SECONDS.
+    `orphans`: processes that outlived the job. `two_worlds`: steps of an older generation after one of a newer."""
 
     recoveries: list[float] = field(default_factory=list)
     hangs: int = 0

@@ -36,8 +36,8 @@ MOST_CYCLES = 500
 
 @dataclass(frozen=True, slots=True)
 class ElasticJob:
-    """One job of a trace. `curve`: iterations per second by number of GPUs; the job can use 1 to `most`.
-    `is_declared`: whether the scheduler gets the curve."""
+    """One job of a trace; times in seconds. `curve`: iterations per second by number of GPUs; the job asked for
+    `asked` GPUs and can use 1 to `most`. `is_declared`: whether the scheduler gets the curve."""
 
     id: str
     submitted: int

@@ -91,7 +91,8 @@ class Submission(NamedTuple):
 
 @dataclass(slots=True)
 class Run:
-    """Results of a run, in seconds from the first submission. `admitted`: waits until the first start, by class."""
+    """Results of a run; times in seconds. `seconds`: from the first submission to the last end; `longest_cycle`: CPU
+    time; `admitted`: waits until the first start, by class."""
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0

@@ -33,7 +33,8 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One row to measure. `prepare` returns the function that is timed. `limit_ms` is for the reference machine."""
+    """One row to measure. `prepare` gets `view` and returns the function that is timed. `limit_ms` is for the
+    reference machine. `beside_json`: it must also be as fast as the peer."""
 
     name: str
     limit_ms: float

@@ -29,7 +29,9 @@ MOST_CYCLES = 20
 
 @dataclass(slots=True)
 class TraceJob:
-    """One job of a trace and its results. Times are seconds of virtual time; `gpus`: over all pods."""
+    """One job of a trace and its results. Times are seconds of virtual time; `gpus`: over all pods; `expected`: the
+    declared run time. `done`: run time saved in checkpoints; `overhead`: of the present attempt's start; `estimate`:
+    the range in which it was expected to start."""
 
     id: str
     project: str
@@ -54,7 +56,7 @@ class TraceJob:
 
 @dataclass(slots=True)
 class Outcome:
-    """Results of a replay."""
+    """Results of a replay. `most_preemptions`: of one job; `cpu_seconds`: of all decisions."""
 
     jobs: Sequence[TraceJob]
     preemptions: int = 0

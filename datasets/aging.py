@@ -10,7 +10,8 @@ TEMPORARY = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class Aged:
-    """A cache that uses space. `is_wanted`: an unfinished job mounts it."""
+    """A cache that uses space. `charged_bytes`: its share of it (see cache_shares). `is_wanted`: an unfinished job
+    mounts it. `is_kept`: False for one that no user asked to keep beyond its jobs."""
 
     key: str
     used_at: datetime

@@ -25,7 +25,8 @@ _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node. `key`: unique in a graph. `id`: the row's, "" if the node has no page of its own."""
+    """A node of the graph. `key`: unique in a graph. `id`: the row's, "" if the node has no page of its own.
+    `identity`: see above, "" if unknown. `detail`: a note for users."""
 
     kind: str
     id: str

@@ -50,8 +50,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A file or directory directly below a directory. For a directory, files and bytes are totals of all
-    below it."""
+    """A file or directory directly below a directory. `files`, `size_bytes`: for a directory, totals of all below
+    it. `kind`, `digest`: of a file."""
 
     name: bytes
     is_directory: bool

@@ -110,7 +110,8 @@ def _paused(
     volume: Volume, storage: VolumeStorage, key: str, writers: list[str], run: CommandRun
 ) -> Iterator[Pause | PodPause]:
     """Context manager that pauses the jobs `writers`, which write to the volume; `key` identifies the snapshot. Its
-    block begins once they have paused, or after the time limit; the yielded value is true if all of them paused."""
+    block begins once they have paused, or after the time limit. Call `has_lasted` of the yielded value after the
+    copy: it is False if not all paused."""
     if isinstance(storage, VolumeFiles):
         with quiesced(storage.path(str(volume.pk)), key, writers, pods=writing_pods(volume)) as pause:
             yield pause

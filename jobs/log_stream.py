@@ -53,9 +53,10 @@ _streams_of_user, _streams_of_job = Slots(STREAMS_OF_USER), Slots(STREAMS_OF_JOB
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The output that a client requests. `attempt` None: the newest attempt and later ones. `rank` None: the
-    pods of jobs.log_ranks, one after the other. `first_rank`: where a stream without `rank` resumes after a
-    broken connection."""
+    """The output that a client requests. `attempt` None: the newest attempt and later ones. `rank` None: the pods of
+    jobs.log_ranks, one after the other. `offset`: the byte to start from; `tail`: start with the last lines instead,
+    None if not requested; `search`: only lines that contain it. `first_rank`: where a stream without `rank` resumes
+    after a broken connection."""
 
     job_id: str
     rank: int | None
@@ -140,7 +141,8 @@ def read_wanted(scope: Scope) -> Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a log as server-sent events, and the byte offset of the next part."""
+    """A part of a log as server-sent events, and the byte offset of the next part. `is_complete`: the pod will write
+    no more."""
 
     text: str
     next_offset: int

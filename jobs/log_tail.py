@@ -26,7 +26,8 @@ ATTEMPT_BITS = 40
 
 @dataclass(slots=True)
 class LogTail:
-    """Follow the log of the job's newest attempt at one rank."""
+    """Follow the log of the job's newest attempt at one rank. `offset`: the bytes read so far; `lines`, `gaps`: the
+    last ones; `is_complete`: the pod will write no more."""
 
     job_id: str
     rank: int

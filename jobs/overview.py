@@ -25,7 +25,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DeviceSums:
-    """Sums over all devices. A device without a measurement counts as neither idle nor busy."""
+    """Sums over all devices. A device without a measurement counts as neither idle nor busy. `measured`: the number
+    of devices with a measured utilisation, `use`: the sum of these utilisations (0 to 1 each)."""
 
     gpus: int
     held_milli: int

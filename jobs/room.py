@@ -13,8 +13,8 @@ from jobs.models import Job, ScaleOperation
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A limit of the project or department `owner` in milli-GPUs, or its quota if the job may not exceed the quota.
-    `held`: the allocations that count against it."""
+    """A limit, or a quota if the job may not exceed it, of the project or department `owner`, in milli-GPUs. `name`:
+    which of the two. `held`: the allocations that count against it."""
 
     name: str
     owner: str

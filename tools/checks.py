@@ -30,9 +30,9 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A command for this Python. `needs_still_network`: it runs in a network with only a loopback interface,
-    so that none appears or disappears; where that is not permitted, no other check can create interfaces
-    either. `after`: the name of a check that must end first."""
+    """A command for this Python. `variables`: added to its environment. `needs_still_network`: it runs in a network
+    with only a loopback interface, so that none appears or disappears; where that is not permitted, no other check
+    can create interfaces either. `after`: the name of a check that must end first, "" for none."""
 
     name: str
     arguments: Sequence[str]

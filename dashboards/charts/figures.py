@@ -26,9 +26,9 @@ MARK_SHARE = 0.16
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """One line of a figure. `key`: addresses live values to the line; `scale`: factor for these; `shift`:
-    offset at which the line is drawn; `label`: text at its end, in which {value} is replaced by its last
-    value."""
+    """One line of a figure. `key`: addresses live values to the line; `scale`: factor for these; `is_step`: drawn as
+    steps; `is_muted`: drawn faintly; `shift`: offset at which the line is drawn; `label`: text at its end, in which
+    {value} is replaced by its last value."""
 
     key: str
     name: str
@@ -58,8 +58,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Titles and ranges of the two axes. `unit`: shown after values in the hover list. `x_range`: None for
-    the range of the points."""
+    """Titles and ranges of the two axes. `unit`: shown after values in the hover list. `x_step`, `y_step`: distance
+    of the ticks, None to let Plotly choose. `x_range`: None for the range of the points. `height`: of the chart in
+    pixels; `meta`: data for static/js/charts.js."""
 
     x_title: str
     y_title: str

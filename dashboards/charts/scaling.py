@@ -13,7 +13,8 @@ MOST_TICKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measurements of one run. Shares are 0 to 1; None if the program does not report them."""
+    """Measurements of one run. `allreduce_share`, `gpu_utilization`: 0 to 1; they and the memory are None if the
+    program does not report them."""
 
     workers: int
     samples_per_second: float

@@ -16,8 +16,8 @@ Gapped = tuple[X, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. `key`: addresses live values to it; `points`: sorted by x. `is_gone`: its subject was
-    deleted."""
+    """One line. `key`: addresses live values to it; `points`: sorted by x; `palette_index`: its project's colour,
+    None for a line of no project. `is_gone`: its subject was deleted."""
 
     key: str
     name: str
@@ -28,7 +28,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure with its accessible equivalents: a sentence and a table."""
+    """A Plotly figure as JSON data with its accessible equivalents: a sentence, and a table with `columns` and
+    `rows`."""
 
     figure: dict[str, Any]
     summary: str

@@ -14,7 +14,8 @@ MINUTE, HOUR = 60.0, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """Jobs that started within a time interval: their number, mean and longest wait in seconds."""
+    """Jobs that started within the time interval that begins `at`: their mean and longest wait in seconds, and their
+    number."""
 
     at: datetime
     mean: float

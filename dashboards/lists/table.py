@@ -25,9 +25,9 @@ SORTED_BY = "sort_value"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `sort`: the field path to sort by, or a function from the current time to an expression;
-    None if not sortable. `css`: classes of its cells. `is_nullable`: `sort` may be null; such rows come last.
-    `falls`: the first click on the header sorts descending."""
+    """One column. `key`: its name in URLs; `cell` returns its text or HTML for a row. `sort`: the field path to sort
+    by, or a function from the current time to an expression; None if not sortable. `css`: classes of its cells.
+    `is_nullable`: `sort` may be null; such rows come last. `falls`: the first click on the header sorts descending."""
 
     key: str
     label: Text
@@ -40,7 +40,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter by `?<key>=`. `choices` returns (value, label) pairs; None makes it a text field."""
+    """A filter by `?<key>=`. `narrow` applies a value to a queryset. `choices` returns (value, label) pairs; None
+    makes it a text field."""
 
     key: str
     label: Text
@@ -81,7 +82,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A filter with its current value, as the form shows it."""
+    """A filter with its current value, as the form shows it. `choices`: (value, label) pairs, None for a text field."""
 
     key: str
     label: Text

@@ -35,7 +35,8 @@ MANY_NODES = 8
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The numbers behind the seven figures, for a reader of `sees`."""
+    """The numbers behind the overview's seven figures, for a reader of `sees`. `models`: the most frequent (model,
+    memory in MiB) of devices."""
 
     devices: DeviceSums
     nodes: NodeCounts

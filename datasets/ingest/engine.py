@@ -35,7 +35,8 @@ class Progress:
 
 @dataclass(slots=True)
 class Synced:
-    """Result of a sync. `manifest`: None if nothing changed since `version`, or if files failed."""
+    """Result of a sync. `manifest`: None if nothing changed since `version`, or if files failed. `files`: of the
+    tree, of which `files_read` had to be read."""
 
     manifest: Manifest | None
     version: str  # the manifest hash

@@ -82,8 +82,8 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Result of verifying contents. `quarantined`: damaged ones, moved away so that the next sync stores them
-    again."""
+    """Result of verifying contents: their number and size, and the digests of missing ones. `quarantined`: damaged
+    ones, moved away so that the next sync stores them again."""
 
     contents: int
     size_bytes: int

@@ -25,8 +25,9 @@ Index = dict[bytes, Seen]
 
 @dataclass(slots=True)
 class Copied:
-    """A copied tree. `new_bytes`: the size of the files that are not hard links to `before`. `changed`: files that
-    changed while they were read, `skipped`: sockets, pipes and devices; both as counts with the first names."""
+    """A copied tree. `new_bytes`: the size of the files that are not hard links to `before`. `index`: the stat of
+    each file that may be shared with a later copy. `changed`: files that changed while they were read, `skipped`:
+    sockets, pipes and devices; both as counts, with the first paths in `named`."""
 
     files: int = 0
     size_bytes: int = 0
@@ -39,8 +40,8 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """An earlier copy of the same tree, to which unchanged files are hard-linked; both copies must stay
-    unmodified."""
+    """An earlier copy of the same tree in `root`, to which files that `index` shows to be unchanged are hard-linked;
+    both copies must stay unmodified."""
 
     root: Path
     index: Index

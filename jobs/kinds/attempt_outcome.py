@@ -31,9 +31,11 @@ class PodStanding:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next state of a job. `is_stop`: stop its remaining pods first, then go to `target`.
+    """The next state of a job. `is_stop`: stop its remaining pods first, then go to `target`. `outcome`: of the
+    attempt, "" if it goes on.
 
-    `is_retry`: counts against the job's retries. `details`: numbers stored with the reason.
+    `backoff_seconds`: wait before the next attempt. `is_retry`: counts against the job's retries. `details`: numbers
+    stored with the reason.
     """
 
     target: str

@@ -49,7 +49,8 @@ class Worker:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An open scale operation. `joining` and `leaving`: ranks. `generation`: the number of the generation that
-    carries it out, 0 before it is published."""
+    carries it out, 0 before it is published. `is_overdue`: its time limit has passed; `is_forced`: leaving workers
+    are then stopped instead of rolling back."""
 
     joining: tuple[int, ...] = ()
     leaving: tuple[int, ...] = ()

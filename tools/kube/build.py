@@ -67,7 +67,7 @@ SOURCES = (
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Programs that are built and cached together, in a directory with this name."""
+    """Programs that are built and cached together, in the directory `folder` of the cache."""
 
     folder: str
     sources: tuple[Source, ...]

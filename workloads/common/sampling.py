@@ -53,8 +53,9 @@ class Policy:
 
 @dataclass(slots=True)
 class Epochs:
-    """The position of a run in its data: the same on all workers after every step. `seen` and `digest` are
-    computed from the samples that workers really trained on, independently of `position`."""
+    """The position of a run in its data: the same on all workers after every step. `samples`: in the data set;
+    `position`: in the present epoch. `seen` and `digest` are computed from the samples that workers really trained
+    on, independently of `position`. `done`: completed epochs, of which `exact` used every sample exactly once."""
 
     samples: int
     epochs: int
