@@ -32,7 +32,8 @@ class PodPause:
         self._process, self._budget, self._unread = process, budget, b""
 
     def answer(self, seconds: float) -> str:
-        """Return the next line of the process's output, "" at its end or after `seconds`."""
+        """Return the next line of the process's output, "" at its end or after `seconds`. Raises what the budget
+        raises."""
         until = time.monotonic() + seconds
         while self._process is not None and b"\n" not in self._unread:
             self._budget.check()

@@ -76,8 +76,9 @@ def request_import(project: Project, url: str, ref: str, *, actor: Actor) -> Cod
 
 
 def fetch_code(row: CodeImport, check: Callable[[], None]) -> Imported:
-    """Fetch the commit and store its files as code of the project. Safe to repeat. `check` is called
-    regularly; its exceptions end the work. Raises GitRefused, TreeRefused, Invalid."""
+    """Fetch the commit, store its files as code of the project and create the row of the tree. Safe to repeat.
+    `check` is called regularly; its exceptions end the work. Raises GitRefused if the commit cannot be fetched,
+    TreeRefused or Invalid if its tree is not accepted."""
     environment = {name: os.environ[name] for name in PASSED if name in os.environ}
     work = settings.STATE_DIR / FOLDER
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,7 +107,7 @@ def _keep(row: CodeImport, check: Callable[[], None], source: GitSource, commit:
 
 
 def finish_import(import_id: str, found: Imported) -> None:
-    """Create the row of the imported tree and mark the import as ready."""
+    """Mark an import as ready, with its result; `fetch_code` has created the row of its tree."""
     _pending(import_id).update(
         state=CodeImport.READY, digest=found.digest, commit=found.commit, finished_at=timezone.now()
     )

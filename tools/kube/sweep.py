@@ -28,7 +28,8 @@ def sweep() -> list[Path]:
 
 
 def is_dead(state_dir: Path) -> bool:
-    """Return whether a cluster was here and no process of it is left: they all hold its lock."""
+    """Return whether no process of the cluster in this directory is left: they all hold its lock. A directory
+    without a lock counts as dead only after SECONDS_TO_BEGIN, since its cluster may be starting."""
     try:
         lock = os.open(state_dir / "lock", os.O_RDWR)
     except FileNotFoundError:

@@ -70,7 +70,8 @@ class _Passing(torch.autograd.Function):
 
 
 def _weight_gradient(padded: Tensor, messages: Tensor, weight: Tensor, is_reversed: bool) -> Tensor:
-    """Return the weight's gradient summed over all slices, with one matrix product per tap."""
+    """Return the weight's gradient, (c, c, k), summed over all slices, with one matrix product per tap. `padded`,
+    `messages`: the slices and the gradients of the messages, as in _Passing."""
     before, after = (padded[1:], messages[:-1]) if is_reversed else (padded[:-1], messages[1:])
     length = messages.shape[2]
     after = after.flatten(0, 2)
