@@ -160,14 +160,14 @@ def manifest_of(path: Path) -> list[Entry]:
 
 
 def columns_of(stored: bytes) -> tuple[int, int, bytes]:
-    """Return the number of files, the bytes of their joined paths, and the inflated columns."""
+    """Return a manifest's number of files, the length of their joined paths, and its decompressed columns."""
     count, joined, packed = HEAD.unpack_from(stored, len(MAGIC))
     start = len(MAGIC) + HEAD.size
     return count, joined, zlib.decompress(stored[start : start + packed])
 
 
 def hash_of(stored: bytes) -> str:
-    """Return the identity of a manifest; "" if the bytes are no manifest."""
+    """Return the hash that identifies a manifest; "" if the bytes are no manifest."""
     if not stored.startswith(MAGIC) or len(stored) < len(MAGIC) + HEAD.size:
         return ""
     count, joined, columns = columns_of(stored)

@@ -20,8 +20,8 @@ def has_membership(spec: PodSpec, profile: ClusterProfile) -> bool:
 
 
 def environment(spec: PodSpec, profile: ClusterProfile) -> dict[str, dict[str, Any]]:
-    """Return the variables of the membership, by name: `value` or `valueFrom` of a Kubernetes EnvVar; {} for pods of
-    other jobs."""
+    """Return the variables with the directory of the membership file and the pod's address, by name: `value` or
+    `valueFrom` of an EnvVar; {} for pods of other jobs."""
     if not has_membership(spec, profile):
         return {}
     return {
@@ -31,11 +31,11 @@ def environment(spec: PodSpec, profile: ClusterProfile) -> dict[str, dict[str, A
 
 
 def volumes(spec: PodSpec, profile: ClusterProfile) -> Volumes:
-    """Return the volume of the membership; {} for pods of other jobs."""
+    """Return the volume with the membership file; {} for pods of other jobs."""
     place = {"mountPath": DIRECTORY}
     return {"elastic": (place, {"emptyDir": {}})} if has_membership(spec, profile) else {}
 
 
 def agent_command() -> tuple[str, ...]:
-    """Return the command of the agent, which runs in the pod in addition to its program."""
+    """Return the command of member_agent.py, which an exec runs in the pod in addition to its program."""
     return (*python(member_agent), DIRECTORY)

@@ -334,8 +334,8 @@ class KubernetesEngine:
         return str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
 
     def _labelled(self, path: str, pod_name: str, **options: Any) -> Iterator[Raw]:
-        """Yield the pods of a list that are this pod by their labels, because the MPI operator gives its pods other
-        names. `options`: the options of `Client.get`."""
+        """Yield the pods of the list at `path` that have our name for this pod, which for pods of the MPI operator is
+        a label. `options`: the options of `Client.get`."""
         parts = base.parts_of(pod_name)
         if parts is None:
             return
@@ -353,7 +353,7 @@ class KubernetesEngine:
             raise EngineRefused(base.POD_NOT_GONE, words, is_passing=True)
 
     def _log_path(self, pod_name: str) -> Path:
-        """Return the log file of a pod, to which the loop has it copied."""
+        """Return the path of a pod's log in the log store."""
         base.check_pod_name(pod_name)
         parts = base.parts_of(pod_name)
         if parts is None:

@@ -325,8 +325,8 @@ def with_answers(
 
 
 def _given_way(report: PodReport, pod: Mapping[str, Any], taken_by: str | None, now: datetime) -> PodReport:
-    """Mark a pod that KAI preempted. KAI explains a deletion in a separate event up to EVENT_DELAY later, so a pod
-    deleted just now is reported as running until then."""
+    """Return the report of a deleted pod, as preempted if KAI's event about that has arrived. The event arrives up to
+    EVENT_DELAY after the deletion, so until then the pod is reported as running."""
     deleted_at = pod["metadata"].get("deletionTimestamp")
     if taken_by is not None and deleted_at:
         return replace(report, reason=base.PREEMPTED, message=TAKEN, taken_by=taken_by)

@@ -135,7 +135,7 @@ class LogCopy:
             await self._read_stream({"follow": "true"})
 
     async def _read_stream(self, query: Mapping[str, str]) -> None:
-        """Store the new lines of a stream. That of an ended pod ends where the output ends."""
+        """Open the log and store its new lines until the stream ends. For an ended pod, also check its end."""
         lines, since = Lines(), self.cursor.since()
         self.cursor.begin()
         if since is not None and "tailLines" not in query:

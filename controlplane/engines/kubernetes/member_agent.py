@@ -41,7 +41,7 @@ def main(directory: Path) -> None:
 
 
 class Reports:
-    """What has been reported of the status file."""
+    """Reports changes of the status file at `path`."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.mark, self.text, self.aged_at = path, (0, 0), "", 0.0

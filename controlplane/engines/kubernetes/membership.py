@@ -82,8 +82,8 @@ class Memberships:
         self._is_closed = False
 
     def exchange(self, pod_name: str, membership: str, *, is_running: bool) -> MemberReport:
-        """Pass a pod the membership ("" keeps the one passed before), and return the last report of the pod's
-        agent. Returns at once; the membership arrives within milliseconds."""
+        """Set a pod's membership, JSON text ("" keeps the last one), and return the last report of the pod's agent.
+        Returns at once; the membership arrives within milliseconds."""
         member = self._members.setdefault(pod_name, _Member())
         member.asked_at = time.monotonic()
         is_new = membership not in ("", member.wanted)

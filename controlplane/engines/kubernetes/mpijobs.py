@@ -38,13 +38,13 @@ def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
 
 
 def marked(anchor: RawView, spec: PodSpec) -> dict[str, Any]:
-    """Return the anchor, marked for the operator. The first anchor that is created decides for all pods of the
-    attempt."""
+    """Return the anchor with a note that the operator creates the attempt's pods. The anchor that is created first
+    decides for all of them."""
     return {**anchor, "data": {**anchor["data"], LAUNCHED_BY: OPERATOR, **host_files(hosts(spec))}}
 
 
 def is_marked(anchor: RawView) -> bool:
-    """Return whether the operator creates the pods of this anchor's attempt."""
+    """Return whether the anchor has the note of `marked`."""
     return (anchor.get("data") or {}).get(LAUNCHED_BY) == OPERATOR
 
 
@@ -62,7 +62,7 @@ def hosts(spec: PodSpec) -> list[str]:
 
 
 def host_of(launcher: PodSpec) -> PodSpec:
-    """Return the spec for the template of this launcher's hosts, as if they were one pod."""
+    """Return the spec of the Worker template: that of rank 1, which stands for all hosts of this launcher."""
     name = pod_name(launcher.job_id, launcher.attempt, 1)
     return replace(launcher, name=name, rank=1, role="worker", launches=(), is_host=True)
 
@@ -122,7 +122,7 @@ def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, A
 
 
 def _replicas(count: int, pod: RawView, spec: PodSpec) -> dict[str, Any]:
-    """Return the replicas that the operator makes of our manifest of one pod."""
+    """Return an entry of mpiReplicaSpecs; its template is our manifest of one such pod, without the pod's own parts."""
     metadata = {
         "labels": without(pod["metadata"]["labels"], names.RANK),
         "annotations": without(pod["metadata"]["annotations"], names.DEVICES),

@@ -136,20 +136,20 @@ def made_by(raw: Mapping[str, Any]) -> str | None:
 
 
 def is_unplaced(raw: Mapping[str, Any]) -> bool:
-    """Return whether an operator has created this pod for us but it has no identity of ours yet: it waits behind
-    our gate."""
+    """Return whether the MPI operator created this pod and `start` has not given it our identity yet. Until then our
+    scheduling gate keeps it from running."""
     labels = raw["metadata"].get("labels") or {}
     return MPI_ROLE in labels and POD not in labels
 
 
 def operated(mpi_job: str, rank: int) -> str:
-    """Return the key of one rank of an MPIJob while its pod is unplaced."""
+    """Return the name under which the cache has the unplaced pod of a rank, whose own name may be random."""
     return f"{mpi_job}/{rank}"
 
 
 def operated_by(raw: Mapping[str, Any]) -> str:
-    """Return the key of an unplaced pod in the form of `operated`: the launcher is rank 0, `<job>-worker-0` is rank
-    1. A pod with other labels or another name is its own key."""
+    """Return the name of an unplaced pod in the form of `operated`: the launcher is rank 0, `<job>-worker-0` is rank
+    1. A pod with other labels or another name keeps its own."""
     labels, name = raw["metadata"]["labels"], str(raw["metadata"]["name"])
     number = name.rpartition("-")[2]
     is_launcher = labels[MPI_ROLE] == "launcher"

@@ -325,8 +325,8 @@ def _snapshots(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _mpi_operator(client: Client, profile: ClusterProfile) -> Checks:
-    """Check the MPI operator. `mpi_operator` is ok only if it is installed and we may use it (see
-    Cluster.has_found); without the setting, what speaks against it selects our own launcher."""
+    """Check the MPI operator. The check `mpi_operator` is ok only if mpi jobs become MPIJobs (see Cluster.has_found);
+    otherwise `mpi_launcher` states why they use our own launcher."""
     is_there, chosen = _has_kind(client, "MPIJob"), profile.mpi_operator
     rules = [rule for rule in rbac.NEEDED if rule.when == rbac.WITH_MPI_OPERATOR]
     is_allowed = is_there and all(_may(client, rule, verb) for rule in rules for verb in rule.verbs)

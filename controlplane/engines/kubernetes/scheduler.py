@@ -34,7 +34,7 @@ class Scheduler:
         return ()
 
     def dress(self, pod: Raw, spec: PodSpec) -> Raw:
-        """Return the pod with the fields that the scheduler requires."""
+        """Return the pod with the labels, annotations and fields of its spec that the scheduler requires."""
         return pod
 
     def with_status(
