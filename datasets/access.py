@@ -20,7 +20,8 @@ def visible_datasets(actor: Actor) -> QuerySet[Dataset]:
 
 
 def dataset_for(actor: Actor, dataset_id: str, *, needed: str = Role.VIEWER) -> Dataset:
-    """Return a dataset by id, with its project. Raises NotVisible, also for a malformed id, or Forbidden."""
+    """Return a dataset by id, with its project. Raises NotVisible for a malformed id and if there is none that the
+    actor may view, Forbidden if the actor has a lower role than `needed`."""
     missing = NotVisible("There is no such dataset that you can see.")
     dataset = Dataset.objects.select_related("project").filter(pk=uuid_of(dataset_id, missing)).first()
     if dataset is None:
@@ -30,8 +31,8 @@ def dataset_for(actor: Actor, dataset_id: str, *, needed: str = Role.VIEWER) -> 
 
 
 def version_for(actor: Actor, version_id: str, *, needed: str = Role.VIEWER) -> DatasetVersion:
-    """Return a version by id, with its dataset and project. Raises NotVisible, also for a malformed id, or
-    Forbidden."""
+    """Return a version by id, with its dataset and project. Raises NotVisible for a malformed id and if there is
+    none that the actor may view, Forbidden if the actor has a lower role than `needed`."""
     missing = NotVisible("There is no such version that you can see.")
     rows = DatasetVersion.objects.select_related("dataset__project", "parent")
     version = rows.filter(pk=uuid_of(version_id, missing)).first()
@@ -52,14 +53,16 @@ def visible_snapshots(actor: Actor) -> QuerySet[Snapshot]:
 
 
 def volume_for(actor: Actor, volume_id: str, *, needed: str = Role.VIEWER) -> Volume:
-    """Return a volume by id, with its project. Raises NotVisible, also for a malformed id, or Forbidden."""
+    """Return a volume by id, with its project. Raises NotVisible for a malformed id and if there is none that the
+    actor may view, Forbidden if the actor has a lower role than `needed`."""
     missing = NotVisible("There is no such volume that you can see.")
     rows = visible_volumes(actor).select_related("project__cluster")
     return _held(actor, rows.filter(pk=uuid_of(volume_id, missing)).first(), needed, missing)
 
 
 def snapshot_for(actor: Actor, snapshot_id: str, *, needed: str = Role.VIEWER) -> Snapshot:
-    """Return a snapshot by id, with its project. Raises NotVisible, also for a malformed id, or Forbidden."""
+    """Return a snapshot by id, with its project. Raises NotVisible for a malformed id and if there is none that the
+    actor may view, Forbidden if the actor has a lower role than `needed`."""
     missing = NotVisible("There is no such snapshot that you can see.")
     rows = visible_snapshots(actor).select_related("project__cluster", "volume")
     return _held(actor, rows.filter(pk=uuid_of(snapshot_id, missing)).first(), needed, missing)
@@ -106,8 +109,8 @@ def visible_locations(actor: Actor) -> QuerySet[CacheLocation]:
 
 
 def cache_for(actor: Actor, cache_id: str, *, needed: str = Role.VIEWER) -> Cache:
-    """Return a cache by id, with its version, dataset, project and location. Raises NotVisible, also for a malformed
-    id, or Forbidden."""
+    """Return a cache by id, with its version, dataset, project and location. Raises NotVisible for a malformed id
+    and if there is none that the actor may view, Forbidden if the actor has a lower role than `needed`."""
     missing = NotVisible("There is no such cache that you can see.")
     rows = Cache.objects.select_related("version__dataset__project", "location__cluster", "location__project")
     cache = rows.filter(pk=uuid_of(cache_id, missing)).first()

@@ -104,9 +104,9 @@ class GitSource:
     def entries(
         self, commit: str, most_bytes: int, check: Callable[[], None]
     ) -> tuple[list[Entry], dict[str, str]]:
-        """Return the entries of the commit's tree, and git's object names by SHA-256 of the content. Raises
-        GitRefused, and TreeRefused before any content is read if the tree has too many files or more than
-        `most_bytes`."""
+        """Return the entries of the commit's tree, and git's object names by SHA-256 of the content. `check` is
+        called regularly and may raise to cancel. Raises GitRefused if git fails, and TreeRefused before any content
+        is read if the tree has too many files or more than `most_bytes`."""
         blobs = self._blobs(commit)
         total = sum(blob.size for blob in blobs)
         if total > most_bytes:
@@ -160,7 +160,7 @@ class GitSource:
 
     def _fetch(self, command: Sequence[str], most_bytes: int, check: Callable[[], None]) -> None:
         """Run a git command, each of whose files may have at most `most_bytes`. `check` is called repeatedly and may
-        raise to abort. Raises GitRefused, also after LONGEST_SECONDS."""
+        raise to abort. Raises GitRefused if the command fails or takes longer than LONGEST_SECONDS."""
         ends_at = time.monotonic() + LONGEST_SECONDS
         errors = self._folder / "errors"
         with errors.open("wb") as file, self._start(command, stdout=subprocess.DEVNULL, stderr=file) as git:

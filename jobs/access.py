@@ -18,8 +18,8 @@ def visible_jobs(actor: Actor) -> QuerySet[Job]:
 
 
 def job_for(actor: Actor, job_id: uuid.UUID | str, *, needed: str = Role.VIEWER) -> Job:
-    """Return a job by id, with its project and user. Raises NotVisible, also for a malformed id, or
-    Forbidden."""
+    """Return a job by id, with its project and user. Raises NotVisible for a malformed id and if there is none that
+    the actor may view, Forbidden if the actor has a lower role than `needed`."""
     missing = NotVisible("There is no such job that you can see.")
     key = job_id if isinstance(job_id, uuid.UUID) else uuid_of(job_id, missing)
     job = Job.objects.select_related("project__cluster", "user").filter(pk=key).first()

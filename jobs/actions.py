@@ -48,15 +48,15 @@ _ALONE = ""
 
 
 def check_submission(project: Project, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a submission with defaults filled in; writes nothing. Raises Invalid with every
-    refused field, or Conflict."""
+    """Return the spec of a submission with defaults filled in; writes nothing. Raises as `submit_job`."""
     [spec] = _checked(project, [body], _ALONE)
     _check_names(project, [spec], _ALONE)
     return spec
 
 
 def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Job:
-    """Queue a job. Raises Invalid, or Conflict if the name is in use; writes nothing then."""
+    """Queue a job. Raises Invalid with every refused field, Conflict if the name is in use or the queue is full;
+    writes nothing then."""
     [job] = _submit(project, [body], _ALONE, actor)
     return job
 

@@ -91,8 +91,8 @@ def _refuse_tier(tier: str | None, tiers: Mapping[str, int], whose: str) -> None
 def create_volume(
     project: Project, fields: Mapping[str, Any], *, actor: Actor, origin: dict[str, Any] | None = None
 ) -> Volume:
-    """Create a volume: empty, or a copy of the volume or snapshot in `origin`. Raises Invalid, and Conflict
-    if the name is in use or the project was moved meanwhile."""
+    """Create a volume: empty, or a copy of the volume or snapshot in `origin`. Raises Invalid as `new_volume`, and
+    Conflict if the name is in use or the project was moved meanwhile."""
     volume = new_volume(project, fields, actor, origin or {})
     try:
         with transaction.atomic():

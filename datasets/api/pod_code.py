@@ -48,7 +48,8 @@ class PodCode(ApiView):
 
 
 def _job_of(job_id: str, attempt: str, token: str) -> Job:
-    """Return the job whose attempt has this token. Raises NotVisible, with the same message for every error."""
+    """Return the job whose attempt has this token. Raises NotVisible if there is none, with the same message for
+    every cause."""
     job = None
     # Ten digits could exceed the column's 32 bits.
     if attempt.isdecimal() and len(attempt) < 10 and _is_token(token, job_id, int(attempt)):

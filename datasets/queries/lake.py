@@ -142,7 +142,7 @@ def lake_folder(project: Project) -> Path | None:
 
 
 def manifest_named(project: Project, name: str) -> Manifest:
-    """Return a manifest of the project's lake. Raises ContentMissing, also for a damaged one."""
+    """Return a manifest of the project's lake. Raises ContentMissing if it is missing or damaged."""
     key = project.pk, name
     with _lock:
         if key in _manifests:

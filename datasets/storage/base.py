@@ -138,9 +138,9 @@ class Lake(Protocol):
         verify the digests. Raises ContentMissing and, for a truncated pack, ContentDamaged."""
 
     def place(self, located: Located, target: Path, mode: int) -> Sharing:
-        """Create the file `target` with a content that has its own file, sharing bytes if the file system can.
-        Return how the bytes were duplicated. Raises ContentMissing, and ContentDamaged after reading all bytes if
-        they do not match the digest."""
+        """Create the file `target`, with `mode`, with a content that has its own file, sharing bytes if the file
+        system can. Return how the bytes were duplicated. Raises ContentMissing if the content is gone,
+        ContentDamaged after reading all bytes if they do not match the digest."""
 
     def put_manifest(self, name: str, stored: bytes) -> None:
         """Store an encoded manifest under its hash `name`."""

@@ -39,8 +39,8 @@ def bucket_config(
     url: str, endpoint: str, region: str, credentials_file: str, environment: Mapping[str, str]
 ) -> BucketConfig | None:
     """Return address and credentials of the bucket for `s3://bucket/prefix`; None for "". Credentials come from the
-    file, in the format of ~/.aws/credentials, else from AWS_ACCESS_KEY_ID and related variables. Raise ValueError;
-    no message contains a secret."""
+    file, in the format of ~/.aws/credentials, else from AWS_ACCESS_KEY_ID and related variables. Raise ValueError if
+    the address or the file is malformed; no message contains a secret."""
     if not url:
         return None
     parts = urlsplit(url)

@@ -66,7 +66,7 @@ class StorageClass:
 
 def storage_classes(stated: Mapping[str, Any], state_dir: Path) -> dict[str, StorageClass]:
     """Return the classes by name, the default first; without a configuration, `standard` in the state directory.
-    Raise ValueError with the reason."""
+    `stated`: the parsed configuration. Raise ValueError, with the reason, if it is invalid."""
     return {name: _class(name, about, state_dir) for name, about in (stated or {DEFAULT_CLASS: {}}).items()}
 
 

@@ -9,8 +9,9 @@ from datasets.storage.credential_files import SectionUnreadable, default_section
 
 
 def read_credentials(path: str, keys: Mapping[str, str]) -> dict[str, str]:
-    """Return values from section [default] of a file, or from the environment if `path` is "". `keys`: name
-    in the file -> name in the environment. Raises Blocked; its message contains no secret."""
+    """Return values from section [default] of a file, or from the environment if `path` is "". `keys`: name in the
+    file -> name in the environment. Raises Blocked if the file cannot be read or a value is missing; the message
+    contains no secret."""
     if not path:
         found = {key: os.environ.get(variable, "") for key, variable in keys.items()}
         where = "the environment: " + ", ".join(keys.values())

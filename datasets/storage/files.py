@@ -154,7 +154,7 @@ def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def write_new(path: Path, *pieces: bytes | memoryview, mode: int = READ_ONLY) -> None:
-    """Create a file with `mode` and write all pieces to it. Raises OSError, also if it exists."""
+    """Create a file with `mode` and write all pieces to it. Raises OSError if it exists or cannot be written."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         for start in range(0, len(pieces), _IOV_MOST):

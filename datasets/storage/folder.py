@@ -97,8 +97,8 @@ class FolderLake(IndexedLake[ContentIndex]):
         self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int, adopt: Sharing = Sharing.REFLINK
     ) -> Located:
         """Write a large local file that had this digest, `size_bytes` and `mtime_ns` (as in Content); pass the
-        result to `flush` to index it. `adopt`: as in `put_contents`. Raises FileChanged, Blocked if the disk is
-        full, and OSError for errors that may be those of the file."""
+        result to `flush` to index it. `adopt`: as in `put_contents`. Raises FileChanged if the file differs now,
+        Blocked if the disk is full, and OSError for errors that may be those of the file."""
         try:
             with self._staged() as fresh:
                 if not self._shares(path, mtime_ns, fresh, adopt):

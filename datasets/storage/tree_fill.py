@@ -125,7 +125,8 @@ class TreeFill:
 
     def run(self, trusted: set[str]) -> None:
         """Create all files. `trusted`: contents that other trees use, and that are therefore intact. Raises
-        ContentMissing, ContentDamaged, OSError and what `budget` raises."""
+        ContentMissing or ContentDamaged if the lake lacks a content or has it damaged, OSError if a file cannot be
+        written, and what `budget` raises."""
         self._make_directories()
         lacking = self._link_present(trusted)
         self._bring(lacking)

@@ -101,7 +101,7 @@ class VolumeFiles(ABC):
 
     def children(self, volume: str, directory: bytes, after: bytes, limit: int) -> list[Child]:
         """Return at most `limit` entries of a directory, sorted by name, beginning after the name `after`. Raises
-        ContentMissing, also for a path through a link."""
+        ContentMissing if there is no such directory, or its path leads through a link."""
         with self._opened(volume, directory, os.O_DIRECTORY) as descriptor, os.scandir(descriptor) as entries:
             names = (os.fsencode(entry.name) for entry in entries)
             wanted = sorted(name for name in names if name > after and (directory or name != OWN))
@@ -109,7 +109,8 @@ class VolumeFiles(ABC):
             return [child for child in found if child is not None]
 
     def open(self, volume: str, path: bytes) -> tuple[BinaryIO, int]:
-        """Return a regular file for reading, and its size. Raises ContentMissing, also for a path through a link."""
+        """Return a regular file for reading, and its size in bytes. Raises ContentMissing if there is none, or its
+        path leads through a link."""
         with self._opened(volume, path, 0) as descriptor:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
