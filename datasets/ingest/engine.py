@@ -68,11 +68,11 @@ def sync_tree(
     `index`: the file in which the last sync of this directory into this lake stored its stat index; None reads all
     files. `listing`: a listing of the directory that is already running; None: walk the directory here. `base`: the
     manifest hash of the newest version. `nearby` is called before more than a few files are read and may return a
-    sink to use instead. `report` returns False to cancel. `say` gets a line when the sink has to wait, possibly from
-    another thread.
+    sink to use instead. `workers`: processes that read, 0 for one per core, at most four. `report` returns False to
+    cancel. `say` gets a line when the sink has to wait, possibly from another thread.
 
-    If files could not be read, they are in `failed` and `manifest` is None. Raises SourceMissing, Cancelled,
-    WorkerFailed and what the sink raises.
+    If files could not be read, they are in `failed` and `manifest` is None. Raises SourceMissing if `root` is not a
+    directory, Cancelled, WorkerFailed if a worker ended early, and what the sink raises.
     """
     if base and (same := _seen_again(index, listing, base)):
         return same

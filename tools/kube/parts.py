@@ -21,8 +21,9 @@ FAKE_NODE = "kwok.x-k8s.io/node=fake"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The composition of a cluster. `node`: the real node's name, "" for none. `has_csi`: whether it has the CSI
-    test driver with its sidecars and definitions. `more`: additional flags by program."""
+    """The composition of a cluster. `programs`: paths by name; `token`: an admin's. `node`: the real node's name, ""
+    for none. `has_csi`: whether it has the CSI test driver with its sidecars and definitions. `more`: additional
+    flags by program."""
 
     programs: Mapping[str, str]
     token: str
