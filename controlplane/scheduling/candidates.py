@@ -125,6 +125,11 @@ class Candidates(dict[str, list[Candidate]]):
         """Iterate over the candidates of one project, in no order."""
         return (one for same in self._projects.get(account, {}).values() for one in same.members)
 
+    def lower_milli_gpus(self, account: Account, priority: int) -> int:
+        """Return the milli-GPUs that the project's candidates below this priority hold together."""
+        classes = self._projects.get(account, {})
+        return sum(named[1] * len(same) for named, same in classes.items() if named[2] < priority)
+
     def lowest_priorities(self) -> dict[str, int]:
         """Return the lowest priority of the candidates of each project, by the project's name."""
         return {

@@ -181,21 +181,21 @@ class _Cycle:
         """Serve every job that keeps its project within its fair share. Return whether jobs were stopped for
         that."""
         before = len(self._state.victims)
-        queue = QueueIterator(self._ready, self._is_entitled)
+        queue = QueueIterator(self._ready, self._has_turn)
         while (job_class := queue.take()) is not None:
             item = job_class.head
+            keeps_share = self._keeps_share(job_class)
             # The queue asked when it sorted this project; its department may have been served since.
-            if not self._is_entitled(job_class):
+            if not keeps_share and not self._moves.may_replace(item):
                 queue.close()
             # Free capacity first: no job is stopped while another place is free.
-            elif item.is_in_share and self._moves.serve(item):
+            elif keeps_share and item.is_in_share and self._moves.serve(item):
                 job_class.advance()
                 queue.put_back()
-            elif self._moves.wait_for_data(item):
+            elif keeps_share and self._moves.wait_for_data(item):
                 job_class.pass_over()
                 queue.put_back()
-            # A job that is not in share needs room from jobs of its own project, at least in part.
-            elif (victims := self._moves.make_room(item)) is not None:
+            elif (victims := self._make_room(item, keeps_share=keeps_share)) is not None:
                 job_class.advance()
                 queue.put_back()
                 self._reopen(queue, item, victims)
@@ -204,11 +204,22 @@ class _Cycle:
         self._take_back_passed()
         return len(self._state.victims) > before
 
-    def _is_entitled(self, job_class: JobClass) -> bool:
-        """Return whether the next job of a class keeps its project within its share, or could do so by
-        replacing other jobs of the project."""
+    def _has_turn(self, job_class: JobClass) -> bool:
+        """Return whether the next job of a class may be served in this phase."""
+        return self._keeps_share(job_class) or self._moves.may_replace(job_class.head)
+
+    def _keeps_share(self, job_class: JobClass) -> bool:
+        """Return whether the next job of a class keeps its project within its share, or does so in the place of other
+        jobs of the project, for which it searches."""
         item = job_class.head
         return not self._moves.must_not_start(item) and (item.is_in_share or self._moves.could_swap(item))
+
+    def _make_room(self, item: Waiting, *, keeps_share: bool) -> frozenset[Candidate] | None:
+        """Stop jobs for this one and serve it. Return the victims; None if they are not enough."""
+        victims = self._moves.make_room(item) if keeps_share else None
+        if victims is None and self._moves.may_replace(item):
+            victims = self._moves.replace(item)
+        return victims
 
     def _is_kept_back(self, item: Waiting) -> bool:
         """Return whether the job must not delay the gang that has the reservation."""
@@ -344,7 +355,7 @@ class _Cycle:
         state, is_any = self._state, False
         if not state.promises or len(state.starts) + len(state.promises) >= MAX_JOBS:
             return False
-        queue = QueueIterator(self._ready, self._is_entitled)
+        queue = QueueIterator(self._ready, self._keeps_share)
         while (job_class := queue.take()) is not None:
             item = job_class.head
             if item.is_in_share and self._rearrangement.serve_as_well(item):

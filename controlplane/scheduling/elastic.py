@@ -16,7 +16,7 @@ Elastic jobs are preferred as victims, because they can continue with fewer pods
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Set
 
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.capacity import FreeCapacity
@@ -86,6 +86,11 @@ class ShrinkPolicy(VictimPolicy):
     def accepts(self, victims: Collection[Candidate]) -> bool:
         """Return whether the other policy accepts the set."""
         return self._policy.accepts(victims)
+
+    @property
+    def required(self) -> Set[Candidate]:
+        """Return what the other policy requires."""
+        return self._policy.required
 
     def completes(self, victims: Collection[Candidate]) -> bool:
         """Return whether the set is enough for the other policy."""

@@ -13,11 +13,11 @@ from controlplane.scheduling.limits import must_wait_for_limits, over_limit, ove
 from controlplane.scheduling.locality import RoomElsewhere
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan_queries import victims_beside
+from controlplane.scheduling.replacement import ReplacePolicy
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.victims import (
     Candidate,
-    PreemptAndReclaimPolicy,
     PreemptPolicy,
     ReclaimPolicy,
     VictimPolicy,
@@ -142,8 +142,8 @@ class Moves:
         return placements
 
     def make_room(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Stop jobs of other projects, else jobs of lower priority of its own project, else some of both, and serve
-        the job. Return the victims; None, with nothing changed, if they are not enough."""
+        """Stop jobs of other projects, else jobs of lower priority of its own project, and serve the job.
+        Return the victims; None, with nothing changed, if neither is enough."""
         policy = ReclaimPolicy(item)
         if policy.is_open():
             victims = self.find_victims(item, policy)
@@ -151,10 +151,7 @@ class Moves:
             taken = taken or self._take_beside(item, policy)
             if taken is not None:
                 return taken
-        taken = self.preempt(item)
-        if taken is None and (both := self._find_lower_and_reclaim(item)) is not None:
-            taken = self._take(item, both)
-        return taken
+        return self.preempt(item)
 
     def _take_beside(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
         """Reclaim capacity outside of the gang's reservation for a job that must respect it. None if the job
@@ -205,9 +202,7 @@ class Moves:
             return False
         if not self._state.has_victim(PreemptPolicy(item, is_swap=True)):
             return False
-        return not self.fits(item) and (
-            self._find_swap(item) is not None or self._find_lower_and_reclaim(item) is not None
-        )
+        return not self.fits(item) and self._find_swap(item) is not None
 
     def _find_swap(self, item: Waiting) -> frozenset[Candidate] | None:
         """Return lower-priority jobs of the project that the job can replace so that the project stays within
@@ -218,16 +213,29 @@ class Moves:
         victims = self.find_victims(item, policy)
         return victims if victims is not None and policy.is_swapped(victims) else None
 
-    def _find_lower_and_reclaim(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Return lower-priority jobs of the project and jobs of other projects that together make room
-        for the job; None if there are none."""
-        if item.job.grows or not self.is_above_lowest(item.account, item.job.priority):
-            return None
-        lower = [
-            one for one in self._state.candidates.of(item.account) if one.job.priority < item.job.priority
-        ]
-        policy = PreemptAndReclaimPolicy(item, lower)
-        return self.find_victims(item, policy)
+    def may_replace(self, item: Waiting) -> bool:
+        """Return whether it is worth a search whether the job can `replace` others: lower priorities run in its
+        project, and without them the project would stay inside its limit, and with the job gain something inside its
+        quota. Tests numbers only."""
+        account, job = item.account, item.job
+        if job.grows or not self.is_above_lowest(account, job.priority) or over_quota(item) is not None:
+            return False
+        added = item.milli_gpus - self._state.candidates.lower_milli_gpus(account, job.priority)
+        if account.limit is not None and account.allocated + added > account.limit:
+            return False
+        return over_limit(item) is not None or (
+            item.milli_gpus > 0 and account.is_in_quota_with(max(added, 1))
+        )
+
+    def replace(self, item: Waiting) -> frozenset[Candidate] | None:
+        """Stop lower priorities of the job's project where that keeps it inside its limit, else some of these and some
+        of other projects, and serve the job. Return the victims; None, with nothing changed, if they are not enough."""
+        victims = self._find_swap(item) if over_limit(item) is not None else None
+        if victims is None:
+            own = self._state.candidates.of(item.account)
+            lower = [one for one in own if one.job.priority < item.job.priority]
+            victims = self.find_victims(item, ReplacePolicy(item, lower)) if lower else None
+        return None if victims is None else self._take(item, victims)
 
     def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
         """Stop jobs of lower priority in the job's own project, and serve the job. Return the victims; None,
@@ -258,7 +266,8 @@ class Moves:
         self._state.evict(victims, item, is_for_aged=is_for_aged)
         # The victims free capacity. Failed searches for victims stay valid: those look again at changed nodes only.
         self._no_room.clear()
-        if self.serve(item):
+        # A job that replaces others may have been above its limit with them.
+        if not exceeds_limits(item) and self.serve(item):
             return victims
         self._state.roll_back(mark)
         self.forget()

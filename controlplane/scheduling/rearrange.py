@@ -59,6 +59,7 @@ class Rearrangement:
         """Keep the victim running if all jobs of this plan still fit, elsewhere if necessary. Return whether
         that worked."""
         state, mark, placed = self._state, self._state.mark(), self._placed()
+        is_replaced = self._is_replaced(victim)
         # All ways to place the jobs together are tried, and their number grows with every job.
         are_few = len(placed.promised) + len(placed.started) <= MAX_JOBS
         # Of many jobs, those that start stay where they are: only the promised ones wait for victims.
@@ -71,7 +72,17 @@ class Rearrangement:
             is_served = all(self._moves.serve(item) for item in placed.promised)
         self._moves.forget()
         is_served = is_served and all(one.is_within_limit for one in victim.account.line())
+        # Others lose their jobs for what the project gains inside its quota: with this one it would not be inside.
+        is_served = is_served and not (is_replaced and not victim.account.is_in_quota_with(0))
         return self._complete(mark, is_served=is_served)
+
+    def _is_replaced(self, victim: Candidate) -> bool:
+        """Return whether the victim stops for a job of its own project for which others lose jobs as well."""
+        preempts = self._state.preempts
+        mine = preempts[victim.job.id]
+        return mine.kind == "preempt" and any(
+            one.kind == "reclaim" and one.beneficiary == mine.beneficiary for one in preempts.values()
+        )
 
     def serve_as_well(self, item: Waiting) -> bool:
         """Serve one more job if it fits once all others of the plan are placed again. Return whether that

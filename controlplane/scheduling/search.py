@@ -55,14 +55,14 @@ class _Search:
     best_harm: Cost | None = None
 
     def offer(self, victims: frozenset[Candidate]) -> None:
-        """Keep the set if it is the cheapest so far and the policy accepts it."""
+        """Keep the set if it is the cheapest so far and the policy allows it."""
+        if self.policy.required:
+            # No job is stopped only to keep a project inside its quota: the rest must be allowed as it is.
+            victims = _spare(self, victims)
         cost = preemption_cost(victims)
-        if (self.best_harm is None or cost < self.best_harm) and self.is_allowed(victims):
+        is_better = self.best_harm is None or cost < self.best_harm
+        if is_better and self.policy.completes(victims) and self.policy.accepts(victims):
             self.best, self.best_harm = victims, cost
-
-    def is_allowed(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the policy allows to stop these and no others."""
-        return self.policy.accepts(victims) and self.policy.completes(victims)
 
 
 def find_victims(
@@ -97,21 +97,27 @@ def _search_in(
     if missing <= 0:
         # The gang already fits, so nothing has to be stopped.
         return None
-    if request.pods == 1 and among is None:
+    if request.pods == 1 and among is None and not policy.required:
         return _search_indexed(request, room, policy, candidates, accepted)
     by_name: dict[str, NodeCandidates] = {}
     for node in room.nodes if among is None or request.pods > 1 else [room.nodes[order] for order in among]:
         if node.is_open and request.admits(node):
             here = [one for one in candidates.get(node.name, ()) if one.victim_class in accepted]
+            # One pod more needs victims on one node.
+            if missing == 1 and policy.required and policy.required.isdisjoint(here):
+                continue
             if here and could_host(request, node, here):
                 by_name[node.name] = NodeCandidates(request, node, here)
     search = _Search(request, policy, by_name, missing)
     ordered = sorted(by_name.values(), key=lambda local: (local.bound, local.node.order))
+    if policy.required:
+        # The search of a gang does not reach all nodes of a large cluster.
+        ordered.sort(key=lambda local: policy.required.isdisjoint(local.candidates))
     if missing == 1:
         _search_one_pod(search, ordered)
     else:
         _search_gang(search, ordered)
-    return _needed(search)
+    return None if search.best is None else _spare(search, search.best)
 
 
 def _search_indexed(
@@ -127,8 +133,7 @@ def _search_indexed(
     large_enough = [same for same in accepted.values() if same.most_devices >= short]
     found: dict[str, NodeCandidates] = {}
     search = _Search(request, policy, found, 1)
-    sufficient = (one for one in cheapest_first(large_enough) if _is_enough(request, room, one))
-    single = next((one for one in sufficient if policy.completes((one,))), None)
+    single = next((one for one in cheapest_first(large_enough) if _is_enough(request, room, one)), None)
     if single is not None:
         # If so little work is lost, a set of several jobs always costs more than this job.
         if not magnitude(single.work_lost):
@@ -146,7 +151,7 @@ def _search_indexed(
                     continue
                 for victims in _options(request, local, 1):
                     search.offer(victims)
-    return _needed(search)
+    return None if search.best is None else _spare(search, search.best)
 
 
 def _is_enough(request: Request, room: FreeCapacity, victim: Candidate) -> bool:
@@ -377,14 +382,6 @@ def _with_host_room(
             min(rest, key=lambda item: (-part_of(missing, item, local.node), preemption_cost((item,))))
         }
     return victims
-
-
-def _needed(search: _Search) -> frozenset[Candidate] | None:
-    """Return the best set that was found, without victims that are not needed to make room. None if there is none, or
-    if the policy is not content with the rest (`completes`): no job is stopped only to keep a project within its share.
-    """
-    needed = None if search.best is None else _spare(search, search.best)
-    return needed if needed is not None and search.policy.completes(needed) else None
 
 
 def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:

@@ -8,7 +8,7 @@ newest jobs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -140,6 +140,11 @@ class VictimPolicy(Protocol):
         """Return whether this set, which is accepted, may be stopped as it is, without more victims."""
         return True
 
+    @property
+    def required(self) -> Set[Candidate]:
+        """Return candidates of which each set must contain one; empty if any set will do."""
+        return frozenset()
+
 
 class PreemptPolicy(VictimPolicy):
     """Allows preemptible jobs of strictly lower priority in the same project.
@@ -227,11 +232,9 @@ class ReclaimPolicy(VictimPolicy):
         self._kept_of: dict[Account, tuple[tuple[Account, int, bool], ...]] = {}
         self._lost_of: dict[tuple[Account, int | None, tuple[int, ...]], int] = {}
 
-    def is_open(self, *, in_quota: bool = False) -> bool:
-        """Return whether the job may reclaim at all: its project stays within its share with the job; with `in_quota`,
-        also within its quota."""
-        is_owed = self._is_in_quota or not in_quota
-        return self._request > 0 and is_owed and self._account.is_in_share_with(self._request)
+    def is_open(self) -> bool:
+        """Return whether the job may reclaim at all: its project stays within its share with the job."""
+        return self._request > 0 and self._account.is_in_share_with(self._request)
 
     @property
     def signature(self) -> Hashable:
@@ -361,53 +364,6 @@ class ReclaimPolicy(VictimPolicy):
             if mine > preemptor.fair_share and sibling.fair_share > 0 and is_richer:
                 return False
         return True
-
-
-class PreemptAndReclaimPolicy(VictimPolicy):
-    """Allows lower priorities of the job's own project together with jobs of other projects.
-
-    The project gives up what its own jobs hold, so it gains only the rest, and reclaims what `ReclaimPolicy` allows for
-    that gain. With the job it must be inside its quota: that is owed to it, while two projects that exchange GPUs
-    beyond their quotas could go on for many cycles.
-    """
-
-    def __init__(self, item: Waiting, lower: Collection[Candidate]) -> None:
-        """`lower`: the running jobs of the project that the waiting job may replace."""
-        self._item = item
-        self._lower = frozenset(lower)
-        # Gives up all lower jobs, so that whatever it refuses is refused with fewer of them too.
-        given_up = sum(one.milli_gpus for one in lower)
-        self._loosest = ReclaimPolicy(item, given_up=given_up, gain=item.milli_gpus)
-
-    @property
-    def signature(self) -> Hashable:
-        """The project, the milli-GPUs that it and its department hold, the job's priority, and whether it was stopped
-        itself."""
-        account, job = self._item.account, self._item.job
-        holds = tuple((one.running, one.allocated) for one in account.line())
-        return "preempt and reclaim", account.name, holds, job.priority, job.was_preempted_by is not None
-
-    def concerns(self, victim_account: Account) -> bool:
-        """Return whether the account is that of the waiting job's project, or of a project that may lose jobs
-        to it."""
-        return victim_account is self._item.account or self._loosest.concerns(victim_account)
-
-    def may_preempt(self, candidate: Candidate) -> bool:
-        """Return whether this job could be one of the victims."""
-        return candidate in self._lower or self._loosest.may_preempt(candidate)
-
-    def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the jobs of other projects among these could be reclaimed if all lower priorities of
-        the own project were stopped."""
-        return self._loosest.accepts([one for one in victims if one not in self._lower])
-
-    def completes(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the project, once these jobs are stopped, gains GPUs, stays inside its quota, and
-        may reclaim the jobs of other projects among these for that gain."""
-        given_up = sum(one.milli_gpus for one in victims if one in self._lower)
-        others = [one for one in victims if one not in self._lower]
-        reclaim = ReclaimPolicy(self._item, given_up=given_up)
-        return reclaim.is_open(in_quota=True) and reclaim.accepts(others)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.expected_ends import expected_end, rounded_up
 from controlplane.scheduling.feasibility import FeasibilityCheck
 from controlplane.scheduling.order import job_key
-from controlplane.scheduling.plan import Hold, Plan
+from controlplane.scheduling.plan import Hold, Plan, Preempt
 from controlplane.scheduling.view import (
     ClusterView,
     DepartmentView,
@@ -127,10 +127,12 @@ def _newly_fixed(view: ClusterView, plan: Plan, members: set[str]) -> bool:
 
 
 def victims_are_needed(view: ClusterView, plan: Plan) -> bool:
-    """Without any one victim, not every newcomer has room, wherever they are put; who must not delay the gang that
-    has the reservation, only beside its place."""
+    """Without any one victim, not every newcomer has room, wherever they are put, or a limit or quota does not hold
+    that they need; who must not delay the gang that has the reservation, only beside its place."""
     newcomers, place = all_newcomers(view, plan), gang_place(view, plan) if plan.preempts else None
     for preempt in plan.preempts:
+        if _leaves_what_is_needed(view, plan, preempt):
+            continue
         gone = {one.job for one in plan.preempts} - {preempt.job}
         rooms = Rooms(
             view,
@@ -154,6 +156,8 @@ def each_newcomer_needs_its_victims(view: ClusterView, plan: Plan) -> bool:
     for job in all_newcomers(view, plan):
         wanted.setdefault(job.name, []).append(job)
     for preempt in plan.preempts:
+        if _leaves_what_is_needed(view, plan, preempt):
+            continue
         gone = {one.job for one in plan.preempts} - {preempt.job}
         rooms = Rooms(view, staying(view, gone))
         jobs = {job.id: job for job in view.jobs}
@@ -164,6 +168,24 @@ def each_newcomer_needs_its_victims(view: ClusterView, plan: Plan) -> bool:
         if not is_clash and fit_together(wanted[preempt.beneficiary], rooms):
             return False
     return True
+
+
+def _leaves_what_is_needed(view: ClusterView, plan: Plan, preempt: Preempt) -> bool:
+    """Return whether a job that is stopped for another one of its project would take the project or its department
+    above the limit if it ran on, or the project above the quota for which others lose jobs to it."""
+    if preempt.kind != "preempt":
+        return False
+    jobs = {job.id: job for job in view.jobs}
+    own, kept = project_of(view, preempt.project), milli_gpus_of(jobs[preempt.job])
+    for account in (own, *(one for one in view.departments if one.name == own.department)):
+        held = sum(sums_with_promises(view, plan, members_of(view, account.name)))
+        if account.limit_milli_gpus is not None and held + kept > account.limit_milli_gpus:
+            return True
+    is_reclaimed_too = any(
+        one.kind == "reclaim" and one.beneficiary == preempt.beneficiary for one in plan.preempts
+    )
+    held = sum(sums_with_promises(view, plan, {own.name}))
+    return is_reclaimed_too and own.quota_milli_gpus is not None and held + kept > own.quota_milli_gpus
 
 
 def nothing_idle_is_kept_back(view: ClusterView, plan: Plan) -> bool:

@@ -80,6 +80,37 @@ def growing_view(seed: int) -> ClusterView:
     return ClusterView(GROWING, NOW, nodes, projects, departments, (*running, *queued))
 
 
+def replacing_view(seed: int) -> ClusterView:
+    """Return a cluster that is nearly full of jobs of low priority, with high ones queued, and projects whose quotas
+    are near what they hold; a third of them may not borrow."""
+    dice = random.Random(seed)
+    nodes = tuple(_node(dice, rank) for rank in range(dice.randint(1, 4)))
+    departments = _departments(dice) if dice.random() < 0.3 else ()
+    names = tuple(department.name for department in departments)
+    projects = tuple(_project(dice, rank, names) for rank in range(dice.randint(2, 3)))
+    projects = tuple(replace(one, limit_milli_gpus=None) for one in projects)
+    style = "elastic" if dice.random() < 0.3 else "plain"
+    running = _running(dice, nodes, projects, style, dice.randint(4, 12))
+    running = tuple(replace(job, priority=dice.choice((40, 40, 50))) for job in running)
+    queued = tuple(_job(dice, f"q{rank}", 100 + rank, projects, style) for rank in range(dice.randint(1, 4)))
+    queued = tuple(replace(job, priority=dice.choice((50, 60, 60)), extras=()) for job in queued)
+    if dice.random() < 0.5:
+        running, queued = (tuple(_timed(dice, job) for job in jobs) for jobs in (running, queued))
+    projects = tuple(_near_its_quota(dice, one, running) for one in projects)
+    return ClusterView("replacing", NOW, nodes, projects, departments, (*running, *queued))
+
+
+def _near_its_quota(dice: random.Random, project: ProjectView, running: Sequence[JobView]) -> ProjectView:
+    """Return the project with a quota near what its jobs hold, up to 4 GPUs above it or 2 below."""
+    held = sum(pod.milli_gpus for job in running if job.project == project.name for pod in job.placements)
+    quota = max(0, held // 1000 * 1000 + dice.choice((-2000, -1000, 0, 1000, 2000, 3000, 4000)))
+    return replace(
+        project,
+        quota_milli_gpus=quota,
+        limit_milli_gpus=max(quota, held) if dice.random() < 0.33 else None,
+    )
+
+
 def _is_over(job: JobView, pods: int, projects: tuple[ProjectView, ...], running: Sequence[JobView]) -> bool:
     """Return whether so many pods of the job take its project above its limit."""
     limit = next(item.limit_milli_gpus for item in projects if item.name == job.project)

@@ -1,7 +1,8 @@
 """What must hold of every plan (exactness.py), on clusters drawn at random from fixed seeds.
 
 2,000 of them here. More: `python -m tests.pure.scheduling.test_properties 50000 [first seed [growing]]`, with
-`growing` of clusters whose running elastic jobs lack workers, with `ageing` of those whose waiting gangs have aged.
+`growing` of clusters whose running elastic jobs lack workers, with `ageing` of those whose waiting gangs have aged,
+with `replacing` of those where jobs of higher priority wait for lower ones.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import ClusterView
 from tests.pure.scheduling.builders import allocated, job, node, project, settle, view
 from tests.pure.scheduling.exactness import violations
-from tests.pure.scheduling.random_views import ageing_view, growing_view, random_view
+from tests.pure.scheduling.random_views import ageing_view, growing_view, random_view, replacing_view
 
 SEEDS = 2000
 CHUNK = 250
@@ -67,6 +68,13 @@ def test_no_property_is_violated_where_past_use_counts():
 def test_no_property_is_violated_where_running_jobs_lack_workers(first):
     seeds = range(first, first + 250)
     assert {seed: broken for seed in seeds if (broken := violations(growing_view(seed)))} == {}
+
+
+def test_no_property_is_violated_where_jobs_replace_lower_priorities():
+    seeds = range(400)
+    assert {seed: broken for seed in seeds if (broken := violations(replacing_view(seed)))} == {}
+    kinds = [{one.kind for one in decide(replacing_view(seed)).preempts} for seed in seeds]
+    assert kinds.count({"preempt", "reclaim"}) > 10
 
 
 def test_every_hold_has_a_sentence_and_a_place_in_the_queue():
@@ -160,7 +168,9 @@ def test_views_that_once_violated_a_property(draw, seed):
 
 if __name__ == "__main__":
     count, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else SEEDS
-    draw = {"growing": growing_view, "ageing": ageing_view}.get("".join(sys.argv[3:]), random_view)
+    draw = {"growing": growing_view, "ageing": ageing_view, "replacing": replacing_view}.get(
+        "".join(sys.argv[3:]), random_view
+    )
     wrong = 0
     for seed in range(start, start + count):
         if broken := violations(draw(seed)):
