@@ -439,5 +439,7 @@ def test_images_to_submit_with_are_the_catalogues_and_those_of_visible_jobs(api:
         return [row["name"] for row in api(person).get("images").body["results"]]
 
     assert names("vera")[0] == "quickstart"
+    assert "registry.example/ours:1" not in names("vera"), "without containers it is no image"
+    Cluster.objects.update(engine="kubernetes")
     assert "registry.example/ours:1" in names("vera")
     assert "registry.example/ours:1" not in names("chi")
