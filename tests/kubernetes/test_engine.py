@@ -389,7 +389,7 @@ def test_an_anchor_stays_for_as_long_as_a_slow_start_is_at_work_with_it(
 ):
     engine, passed = case.engine, 0.0
     monkeypatch.setattr(engine._objects, "_clock", lambda: time.monotonic() + passed)
-    monkeypatch.setattr(engine._sweeper, "_clock", lambda: time.monotonic() + passed)
+    monkeypatch.setattr(engine._syncer, "_clock", lambda: time.monotonic() + passed)
     monkeypatch.setattr(tenancy_sync, "GRACE_SECONDS", -5)
     hangs, goes_on, make = threading.Event(), threading.Event(), engine._objects.make
 
@@ -436,7 +436,7 @@ def test_what_a_start_left_that_made_no_pod_is_gone_in_a_minute(
     """Also when it was tried again and again, and nobody starts anew in between. Time is played, its bounds are not."""
     engine, passed = case.engine, 0.0
     monkeypatch.setattr(engine._objects, "_clock", lambda: time.monotonic() + passed)
-    monkeypatch.setattr(engine._sweeper, "_clock", lambda: time.monotonic() + passed)
+    monkeypatch.setattr(engine._syncer, "_clock", lambda: time.monotonic() + passed)
     now = engine.client.server_time
     monkeypatch.setattr(engine.client, "server_time", lambda: now() + timedelta(seconds=passed))
     refused = case.spec(world_size=2)

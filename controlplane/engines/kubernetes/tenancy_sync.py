@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -55,6 +55,7 @@ class Syncer:
     _swept_at: float = float("-inf")
     # False if the roles cannot be bound; then users of kubectl have no rights, which the cluster check reports.
     _may_bind: bool = True
+    _clock: Callable[[], float] = time.monotonic
 
     def sync(self, wanted: Iterable[Raw], pods: Iterable[Raw]) -> None:
         """Apply all wanted objects, and remove old anchors that belong to none of `pods`, which are all pods of this
@@ -62,11 +63,11 @@ class Syncer:
         unswept = self._sweep(pods)
         wanted = tuple(wanted)
         identities = frozenset(_identity(body) for body in wanted)
-        is_due = time.monotonic() - self._checked_at >= CHECK_SECONDS or identities != self._wanted
+        is_due = self._clock() - self._checked_at >= CHECK_SECONDS or identities != self._wanted
         if is_due:
             self._may_bind = all(self._has_role(body) for body in tenancy.cluster_roles())
             self._take_stock(wanted)
-            self._checked_at, self._wanted = time.monotonic(), identities
+            self._checked_at, self._wanted = self._clock(), identities
         first = self._sync_all(wanted)
         if is_due:
             self._remove_unwanted()
@@ -76,7 +77,7 @@ class Syncer:
     def _sweep(self, pods: Iterable[Raw]) -> EngineRefused | None:
         """Remove old anchors once per SWEEP_SECONDS; after a refusal, which is returned, at every call."""
         # Stored only after a success.
-        began_at = time.monotonic()
+        began_at = self._clock()
         if began_at - self._swept_at < SWEEP_SECONDS:
             return None
         used, now = {_attempt(pod) for pod in pods}, self.client.server_time()
