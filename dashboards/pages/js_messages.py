@@ -51,7 +51,7 @@ def _keys() -> dict[str, str]:
 def _uploads() -> dict[str, str]:
     """Return the messages shown during uploads."""
     return {
-        "upload_chosen": _("{files} files, {size}"),
+        "upload_chosen": _("Files: {files}, {size}"),
         "upload_going": _("Uploading…"),
         "upload_progress": _("{done} of {files} files, {sent} of {size}, {rate}/s, {left} left"),
         "upload_spoken": _("{done} of {files} files uploaded"),
@@ -66,7 +66,7 @@ def _uploads() -> dict[str, str]:
         "upload_lacking": _("The content of {count} files or more did not reach the server; try again."),
         "code_reading": _("Reading: {done} of {files} files"),
         "code_sending": _("Sending: {done} of {files} files that the server lacks"),
-        "code_there": _("{files} files, {size}, are on the server; {left} of the folder were left out."),
+        "code_there": _("Files on the server: {files}, {size}. Left out of the folder: {left}."),
         "code_empty": _("The tree has no files."),
         "code_many": _("The tree has {files} files; at most {most}."),
         "code_large": _("The tree has {bytes} bytes; at most {most}."),

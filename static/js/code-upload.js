@@ -1,6 +1,7 @@
 // The submit form's folder: its files become the code tree that the job runs, by the requests of `yard submit --code`.
 
 import { $, say, setText } from "./dom.js";
+import { pathBelow } from "./folder.js";
 import { number, size } from "./format.js";
 import { codeFiles } from "./ignore.js";
 import { Refused, send, sendJson } from "./requests.js";
@@ -18,7 +19,7 @@ form.elements.project.addEventListener("change", () => { if (input.files.length)
 async function start() {
   running?.abort();
   const mine = (running = new AbortController());
-  const all = [...input.files].map((file) => ({ file, path: file.webkitRelativePath.split("/").slice(1).join("/") }));
+  const all = [...input.files].map((file) => ({ file, path: pathBelow(file) }));
   lock(all.length > 0);
   fill("");
   if (!all.length) return state("");

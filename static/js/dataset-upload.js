@@ -2,6 +2,7 @@
 // read piece by piece, and what the server has is not sent, so that an upload which broke off goes on.
 
 import { $, setText, say } from "./dom.js";
+import { pathBelow } from "./folder.js";
 import { bytePath, decode, encode, packIndex } from "./manifest.js";
 import { Refused, send, sendJson } from "./requests.js";
 import { hex, sha256 } from "./sha256.js";
@@ -85,11 +86,8 @@ async function upload(files, signal) {
 }
 
 function pathOf(file) {
-  const relative = file.webkitRelativePath.split("/").slice(1).join("/");
-  // Chromium turns a backslash in it into a slash, but not in the file's own name.
-  const path = relative.length > file.name.length ? relative.slice(0, -file.name.length) + file.name : file.name;
   try {
-    return bytePath(path);
+    return bytePath(pathBelow(file));
   } catch {
     throw new Unreadable(file);
   }

@@ -91,6 +91,7 @@ def repository(root: Path) -> Path:
             "sub/.gitignore": b"b*\n!bring.back\n",
             "sub/bring.back": b"kept\n",
             "sub/b.txt": b"ignored\n",
+            "sub/c\\d.txt": b"a backslash in its name\n",
             "build/x.o": b"ignored\n",
             ".gitignore": b"build/\n*.log\n",
             ".yardignore": b"data/\n",
