@@ -230,7 +230,8 @@ def write_one(path: Path, size: int) -> None:
 
 @contextmanager
 def directories(arguments: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
-    """Yield the directory for the files and that of the installed peers."""
+    """Context manager: install the peers if they are missing, and yield a temporary directory for the files and the
+    peers' directory (`--peers`; without it, inside the temporary one)."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=arguments.directory) as directory:
         home = Path(arguments.peers) if arguments.peers else Path(directory) / "peers"
         home.mkdir(exist_ok=True)

@@ -130,7 +130,8 @@ def owed(sizes: tuple[int, ...]) -> ClusterView:
 
 
 def four_teams() -> ClusterView:
-    """Return the four teams before the last step: sixteen GPUs in use, three teams waiting."""
+    """Return the cluster of tests/scenarios/four_teams before its last step: 13 running jobs hold all 16 GPUs, and 6
+    jobs of three teams are queued."""
     quotas = {"team-a": 4, "team-b": 2, "team-c": 2, "team-d": 8}
     projects = tuple(
         ProjectView(name, quota * 1000, quota * 1000, created_rank=rank)
@@ -141,7 +142,7 @@ def four_teams() -> ClusterView:
         "team-a": (1, 1, 2),
         "team-b": (0.6, 0.4, 1),
         "team-c": (0.5, 0.3, 0.2, 1),
-        "team-d": (4, 2, 1, 1),
+        "team-d": (4, 2, 2),
     }
     waiting = [
         queued(f"{team}-{rank}", team, 100 + rank, 2000)

@@ -78,8 +78,8 @@ class _Run:
 
     @property
     def rests_until(self) -> float:
-        """Return the time before which no worker moves from this job to running ones. For waiting jobs the limit is
-        REST_SECONDS after its last resize."""
+        """Return the time, in seconds, before which no worker is moved from this job to another running job. The pause
+        after a resize is REST_SECONDS, doubled with each earlier move. For waiting jobs it is always REST_SECONDS."""
         return self.resized_at + REST_SECONDS * (1 << self.moves)
 
     def claim(self, now: float, *, is_move: bool = True) -> Claim:

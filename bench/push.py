@@ -43,7 +43,7 @@ class Measured:
 
 
 def main() -> None:
-    """Measure windows of ours and of the peer in turn; report."""
+    """Measure our server and Channels' group_send in turn, ROUNDS times each, and report the results."""
     clients = int(sys.argv[1]) if len(sys.argv) > 1 else CLIENTS
     ours: list[Measured] = []
     peers: list[Measured] = []
@@ -131,8 +131,8 @@ def measure(
 
 @contextmanager
 def server(application: str, variables: dict[str, str]) -> Iterator[tuple[int, psutil.Process]]:
-    """Context manager that runs an ASGI application on uvicorn with the product's options, in a process of its own,
-    and yields its port and process. `variables`: its environment."""
+    """Context manager that runs an ASGI application on uvicorn with the product's options, in a process of its own, and
+    yields its port and process. `variables`: added to this process's environment."""
     port = free_port()
     options = ["--no-access-log", "--log-level", "warning", "--ws-per-message-deflate", "false"]
     command = [

@@ -22,8 +22,8 @@ class Aged:
 
 
 def too_old(caches: Iterable[Aged], now: datetime, unused_days: int) -> list[str]:
-    """Return the caches that were unused for more than `unused_days`. Pinned ones, and those that unfinished jobs
-    mount, never expire."""
+    """Return the keys of the caches to remove: those unused for more than `unused_days`, or for TEMPORARY if no user
+    asked to keep them. Pinned ones, and those that unfinished jobs mount, never expire."""
     kept, temporary = now - timedelta(days=unused_days), now - TEMPORARY
     return [
         cache.key for cache in _removable(caches) if cache.used_at < (kept if cache.is_kept else temporary)
@@ -31,9 +31,9 @@ def too_old(caches: Iterable[Aged], now: datetime, unused_days: int) -> list[str
 
 
 def to_make_room(caches: Iterable[Aged], wanted_bytes: int) -> list[str] | None:
-    """Return the least recently used caches whose removal frees `wanted_bytes`; None if all removable caches together
-    are too small. Assumes that a removal frees the cache's charge (see cache_shares), a lower bound of what it really
-    frees."""
+    """Return the keys of caches whose removal frees `wanted_bytes`: first those that no user asked to keep, then the
+    least recently used; never pinned ones or those that unfinished jobs mount. None if all of these are too small.
+    Assumes that a removal frees the cache's charge (see cache_shares), a lower bound of what it really frees."""
     chosen: list[str] = []
     for cache in sorted(_removable(caches), key=lambda cache: (cache.is_kept, cache.used_at, cache.key)):
         if wanted_bytes <= 0:

@@ -82,7 +82,8 @@ def _job_row(field: Field) -> str:
 
 
 def _type_words(schema: dict[str, Any]) -> str:
-    """Return the type with its limits: "integer, 1 to 100". Null is described by the default."""
+    """Return the type with its limits, for example "integer, 1 to 100". "null" is left out, because the default column
+    shows it."""
     kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
     kind = next(one for one in kinds if one != "null")
     if "maximum" in schema:

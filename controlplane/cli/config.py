@@ -93,8 +93,8 @@ class Config:
 
     @property
     def token(self) -> str:
-        """Return the API token, "" if there is none. A stored token is sent only to the server for which it
-        was stored."""
+        """Return the API token: TRAINYARD_TOKEN, else the one stored for the server in use, else "". A token stored for
+        another server is never returned."""
         return self._environ.get("TRAINYARD_TOKEN") or self.context.get("token", "")
 
     @property

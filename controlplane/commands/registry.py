@@ -100,7 +100,7 @@ def cleanup_kinds() -> tuple[str, ...]:
 
 
 def task_queues() -> tuple[str, ...]:
-    """Return the Celery queues that handlers name, sorted."""
+    """Return the handlers' Celery queues, sorted, without ENGINE_QUEUES, whose commands the loop executes itself."""
     return tuple(sorted({handler.queue for handler in _declared().values()} - set(ENGINE_QUEUES)))
 
 

@@ -65,7 +65,7 @@ class ClusterForm:
 
 
 def accept_credentials(given: Mapping[str, Any], is_new: bool, may_run_programs: bool) -> None:
-    """Accept all credentials: a `check_credentials` for kinds whose readers check enough."""
+    """Accept any credentials: the default of `EngineKind.check_credentials`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ class ChannelSocket:
         asyncio.run_coroutine_threadsafe(self._send(bytes([channel]) + data), self._loop)
 
     def close(self) -> None:
-        """End both sides and wait until the connection is closed."""
+        """End the stream in both directions. Wait at most _FLUSH_SECONDS until the websocket is closed; after that it
+        closes in the background."""
         self._is_abandoned = True
         self._loop.call_soon_threadsafe(self._cancel)
         # The connection ends by itself later; the caller need not wait longer for it.

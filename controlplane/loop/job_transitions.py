@@ -333,7 +333,8 @@ def _retry_stops(jobs: list[Job], now: datetime) -> None:
 
 
 def _without_grace(pods: Sequence[str], orders: QuerySet[Command], now: datetime) -> list[str]:
-    """Return the pods that may be killed without grace: no executed stop gives them time that has not run out."""
+    """Return the pods that may be killed without grace: those whose last executed stop with a grace period, if any, ran
+    out more than REMIND_AFTER_SECONDS ago."""
     since = now - timedelta(seconds=LONGEST_GRACE_SECONDS + REMIND_AFTER_SECONDS)
     done = orders.filter(state=Command.DONE, finished_at__gt=since, payload__grace_seconds__gt=0)
     last = {order.subject_id: order for order in done.order_by("pk")}

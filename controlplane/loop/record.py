@@ -67,11 +67,11 @@ def record(
     now: datetime,
     on_orders: Callable[[], None] = lambda: None,
 ) -> Recorded:
-    """Write a plan. A decision is dropped if its job has changed state since. A plan equal to the rows opens
-    no transaction.
+    """Write a plan. A decision is dropped if its job has changed state since. A plan equal to the rows opens no
+    transaction.
 
-    Starts beyond the time limit are left to the next cycle, which may have more urgent work. `on_orders` is
-    called when the first commands are committed.
+    Starts not begun within STARTS_SECONDS are left to the next cycle, which may have more urgent work. `on_orders` is
+    called after each commit that adds commands: once for preemptions, then per batch of starts.
     """
     context = context_of(cluster)
     holds, progress = changed_holds(plan, seen.holds, context.holds)

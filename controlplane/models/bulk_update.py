@@ -85,8 +85,8 @@ def _update_from_values(
     fields: Sequence[AnyField],
     values: Sequence[Sequence[Any]],
 ) -> None:
-    """Write all rows by one UPDATE ... FROM (VALUES ...); PostgreSQL takes three times as long for one UPDATE
-    per row."""
+    """Write all rows by one UPDATE ... FROM (VALUES ...); PostgreSQL takes three times as long for one UPDATE per row.
+    `fields`: the columns to set, then the primary key. `values`: per row, one value for each of `fields`."""
     *assigned, key = (f"{quoted(field)} = new.{quoted(field)}::{column_type(field)}" for field in fields)
     columns, row = ", ".join(map(quoted, fields)), f"({', '.join(['%s'] * len(fields))})"
     cursor.execute(

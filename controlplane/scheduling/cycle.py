@@ -74,7 +74,8 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
 
 
 class _Cycle:
-    """The phases of a cycle over one state, each of which decides more jobs: they start, or are promised capacity."""
+    """One scheduling cycle over a CycleState. Its public methods are the phases, called in the order of `decide_on`;
+    each starts further queued jobs or promises them capacity."""
 
     def __init__(self, state: CycleState, queued: QueuedJobs) -> None:
         self._view = state.view

@@ -195,9 +195,9 @@ class Moves:
         return self._lowest.get(account.name, priority) < priority
 
     def could_swap(self, item: Waiting) -> bool:
-        """Return whether the job, which takes its project above its share, fits only if lower-priority jobs of the
-        project stop (alone, or with jobs of other projects), and these can be found. Otherwise lower-priority jobs
-        would keep the share that it needs."""
+        """Return whether the job, which would take its project above its share, does not fit now but can replace lower-
+        priority jobs of its own project so that the project stays within its share. Otherwise those jobs would keep the
+        share that it needs."""
         if not self.is_above_lowest(item.account, item.job.priority):
             return False
         if not self._state.has_victim(PreemptPolicy(item, is_swap=True)):

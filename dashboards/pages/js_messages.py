@@ -4,7 +4,8 @@ from django.utils.translation import gettext as _
 
 
 def words() -> dict[str, str]:
-    """Return the messages in the page's language."""
+    """Return the texts that the browser's scripts show, by the key given to say() (static/js/dom.js), in the request's
+    language."""
     return {
         "feed_live": _("Live"),
         "feed_connecting": _("Connecting"),

@@ -1,4 +1,5 @@
-"""Search of the command palette: pages, then projects, nodes, jobs and what other entries of the navigation find."""
+"""Search of the command palette: pages, then projects, nodes and jobs, then the results of each navigation entry's
+`find` (for example users, clusters, datasets and volumes)."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Verbs on volumes. Each is one transaction with one event; file operations are done by commands."""
+"""Changes to volumes, each atomic. Work on the storage is queued as a command, whose handler records the outcome with a
+`volume_*` function. A visible change appends one event; a change at the storage does so once it is applied."""
 
 from collections.abc import Mapping
 from datetime import timedelta

@@ -109,7 +109,7 @@ class Snapshot(models.Model):
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="snapshots")
     volume = models.ForeignKey(Volume, models.SET_NULL, null=True, related_name="snapshots")
     volume_name = models.CharField(max_length=63)
-    # The volume's name in its project; `data@3` is the third snapshot of `data`.
+    # Counts the volume's snapshots: `data@3` is the third one of `data`.
     number = models.PositiveIntegerField()
     storage_class = models.CharField(max_length=63)
     # The volume's size then; a volume restored from it gets the same.

@@ -266,8 +266,8 @@ def _take_devices(
     look: _Look,
     now: datetime,
 ) -> None:
-    """Store device usage. Without a source of measurements, the usage of a device without self-reports is
-    unknown."""
+    """Add changed device usage to `changes`. If the cluster has no source of measurements, the usage of a device
+    without self-reports becomes None."""
     readings = {(report.node, report.device_index): report for report in look.reports}
     rows = Device.objects.filter(node__cluster=cluster)
     if not look.reports:

@@ -80,8 +80,9 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
 
 
 def read_folders(root: Path, classes: Sequence[str], skipped: Skipped) -> list[Labelled]:
-    """Return the images of `root/CLASS/`, each with the index of its class in `classes`; other folders are bad
-    records, counted in `skipped`. Raises NoData if there are none."""
+    """Return the images of `root/CLASS/`, each with the index of its class in `classes`. Unreadable images, and images
+    in other folders, are counted in `skipped`. Raises NoData if no image is left, TooManyBadRecords beyond the limit.
+    """
     numbers = {name: number for number, name in enumerate(classes)}
     found = []
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):

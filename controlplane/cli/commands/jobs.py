@@ -218,7 +218,7 @@ def resume_arguments(parser: Parser) -> None:
 
 
 def resume(args: Namespace, session: Session) -> int:
-    """Queue each suspended job again."""
+    """Queue each of the named suspended jobs again."""
     return _each(args, session, "resume")
 
 

@@ -86,7 +86,8 @@ def remove_cut(root: Path) -> None:
 
 
 def remove_unkept(root: Path, keep: set[str]) -> None:
-    """Remove every tree and manifest that is not kept, and every content that no manifest refers to."""
+    """Remove the trees and manifests whose names are not in `keep`. If this or an interrupted earlier run removed any,
+    also remove the contents to which no manifest refers. Safe to repeat after a kill."""
     # Stays until contents are removed too: the pod may be killed at any moment.
     unfinished = root / "removing"
     for path in (root / "trees").iterdir():

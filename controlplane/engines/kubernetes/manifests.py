@@ -171,7 +171,8 @@ def read_devices(text: str) -> tuple[DeviceShare, ...]:
 
 
 def image_of(spec: PodSpec, profile: ClusterProfile) -> str:
-    """Return the image reference: the profile's alias for the name, the name itself, or the default image."""
+    """Return the image reference: the profile's alias for the image's name (with or without its tag), the name itself,
+    or the default image. Raises EngineRefused if the job names no image and the cluster has no default."""
     bare = re.sub(r"(@.*|:[^/:]*)$", "", spec.image)
     reference = (
         profile.images.get(spec.image) or profile.images.get(bare) or spec.image or profile.default_image
