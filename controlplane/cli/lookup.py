@@ -47,9 +47,13 @@ def newest_job(session: Session, name: str) -> dict[str, Any]:
     return _rows_named(session, name, limit=1)[0]
 
 
-def project_rows(session: Session, path: str, query: dict[str, Any]) -> dict[str, Any]:
-    """Return the list at the API path, filtered by `query` and to the project: at most ROWS_MOST rows. Raises
-    CliError (3) if there is no such project: an empty list would hide a misspelt name."""
+def project_rows(
+    session: Session, path: str, query: dict[str, Any], *, all_projects: bool = False
+) -> dict[str, Any]:
+    """Return the list at the API path, filtered by `query` and, unless `all_projects`, to the project: at most
+    ROWS_MOST rows. Raises CliError (3) if there is no such project: an empty list would hide a misspelt name."""
+    if all_projects:
+        return session.client.pages(path, query, ROWS_MOST)
     rows = session.client.pages(path, {"project": session.project, **query}, ROWS_MOST)
     if not rows["results"]:
         session.get(session.project_path)

@@ -16,12 +16,7 @@ from controlplane.scheduling.plan_queries import victims_beside
 from controlplane.scheduling.replacement import ReplacePolicy
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.search import find_victims
-from controlplane.scheduling.victims import (
-    Candidate,
-    PreemptPolicy,
-    ReclaimPolicy,
-    VictimPolicy,
-)
+from controlplane.scheduling.victims import Candidate, PreemptPolicy, ReclaimPolicy, VictimPolicy
 from controlplane.scheduling.view import PodPlacement
 
 

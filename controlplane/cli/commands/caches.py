@@ -126,11 +126,7 @@ def _listed(args: Namespace, session: Session) -> dict[str, Any]:
         dataset = find_dataset(session, args.name)
         query = {"project": dataset["project"], "dataset": dataset["name"]}
         return session.client.pages("caches", query, ROWS_MOST)
-    return (
-        session.client.pages("caches", {}, ROWS_MOST)
-        if args.all_projects
-        else project_rows(session, "caches", {})
-    )
+    return project_rows(session, "caches", {}, all_projects=args.all_projects)
 
 
 def _add_version(parser: Parser) -> None:

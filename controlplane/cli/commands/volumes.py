@@ -16,7 +16,7 @@ from controlplane.cli import formats
 from controlplane.cli.client import BEING_READ, BUSY_SECONDS
 from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, USAGE, ApiError, CliError
-from controlplane.cli.lookup import ROWS_MOST, project_rows, require_name
+from controlplane.cli.lookup import project_rows, require_name
 from controlplane.cli.parsing import Parser, duration_seconds, given, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.sse import patiently
@@ -98,11 +98,7 @@ def list_arguments(parser: Parser) -> None:
 
 def list_(args: Namespace, session: Session) -> int:
     """List the volumes of the project, or with -A all visible ones."""
-    page = (
-        session.client.pages("volumes", {}, ROWS_MOST)
-        if args.all_projects
-        else project_rows(session, "volumes", {})
-    )
+    page = project_rows(session, "volumes", {}, all_projects=args.all_projects)
     session.output.objects(page, VOLUME_COLUMNS)
     return DONE
 
