@@ -11,7 +11,7 @@ from jobs.models import Job
 
 
 def visible_jobs(actor: Actor) -> QuerySet[Job]:
-    """Return the jobs of the projects that the actor may see."""
+    """Return the jobs of the projects of which the actor is a member; for an admin, all jobs."""
     if actor.is_admin:
         return Job.objects.all()
     return Job.objects.filter(Q(project__memberships__user=actor.user))

@@ -48,22 +48,22 @@ _ALONE = ""
 
 
 def check_submission(project: Project, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a submission with defaults filled in; writes nothing. Raises as `submit_job`."""
+    """Return the spec of a submission with defaults filled in. Stores nothing. Raises the errors of `submit_job`."""
     [spec] = _checked(project, [body], _ALONE)
     _check_names(project, [spec], _ALONE)
     return spec
 
 
 def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Job:
-    """Queue a job. Raises Invalid with every refused field, Conflict if the name is in use or the queue is full;
-    writes nothing then."""
+    """Store a job in the state `queued`. Raises Invalid with every refused field, Conflict if the project already
+    has an unfinished job of this name or its queue is full; nothing is stored then."""
     [job] = _submit(project, [body], _ALONE, actor)
     return job
 
 
 def submit_jobs(project: Project, bodies: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[Job]:
-    """Queue jobs in this order, all or none. Raises as `submit_job`; error pointers begin with the job's index, such
-    as `/jobs/3/gpus`. The number of SQL statements does not depend on the number of jobs."""
+    """Store jobs in this order, all or none. Raises the errors of `submit_job`; their pointers begin with the
+    job's index, such as `/jobs/3/gpus`. The number of SQL statements does not depend on the number of jobs."""
     return _submit(project, bodies, "/jobs/{}", actor)
 
 
@@ -129,13 +129,15 @@ def _pointed(refusals: Refusals, where: str) -> list[FieldError]:
 
 
 def clone_body(job: Job, name: str) -> dict[str, Any]:
-    """Return the submission body that repeats a job under another name."""
+    """Return a submission body with the job's fields and the given `name`. Leaves out fields that are null or
+    empty."""
     body = to_edge(job.spec)
     return {key: value for key, value in body.items() if value not in (None, [], {})} | {"name": name}
 
 
 def stop_job(job: Job, *, actor: Actor) -> Job:
-    """Stop a job permanently. Leaves a finished job unchanged."""
+    """Request that a job stops for good. A job without pods stops at once; one with pods enters `stopping` until
+    they are gone. Returns the reloaded job; a finished one is unchanged."""
     if job.is_final:
         return job
     return _begin_stop(job, Target(lifecycle.STOPPED, "stopped_by_user", f"Stopped by {actor.name}."), actor)
@@ -180,7 +182,8 @@ def delete_job(job: Job, *, actor: Actor) -> None:
 
 
 def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
-    """Change a job's priority or labels. `changes` must be validated by the caller."""
+    """Write the job's new `changes`: its `priority`, `labels` or both, already validated by the caller. Also
+    writes an audit row and an event."""
     with transaction.atomic():
         _lock(job)
         before = {name: getattr(job, name) for name in changes}
@@ -209,7 +212,8 @@ def record_command(job: Job, rank: int, command: Sequence[str], *, actor: Actor)
 
 
 def _begin_stop(job: Job, target: Target, actor: Actor) -> Job:
-    """Request a transition, with audit row, event and wake-up. See jobs.transitions.request_transition."""
+    """Request a transition (see jobs.transitions.request_transition) and write its audit row and event; write
+    nothing if the job does not move."""
     with transaction.atomic():
         event = request_transition(job, target, actor)
         if event is None:

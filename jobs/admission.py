@@ -1,8 +1,8 @@
-"""Refuse submissions that can never run: requests larger than any node, a full queue, a name in use.
+"""Refuse submissions that can never run: requests larger than any node, a full queue, a name in use. The checks
+return the refused fields with the indexes of their jobs, [] if there are none.
 
-Batches of thousands would repeat the same queries over all devices and jobs, so values are cached for
-seconds. A cached value is used to accept a job only when there is ample room; refusals use current values.
-"""
+Batches of thousands would repeat the same queries over all devices and jobs, so values are cached for seconds. A
+cached value is used to accept a job only when there is ample room; refusals use current values."""
 
 import time
 from collections.abc import Mapping
@@ -87,7 +87,8 @@ _queued: _Cache[int] = _Cache(QUEUE_SECONDS)
 
 
 def too_large(project: Project, specs: Specs) -> Refusals:
-    """Refuse requests that no node of the cluster could hold; the message gives the largest value that fits."""
+    """Refuse requests that exceed the largest node or GPU of the cluster; the message gives the largest value
+    that fits. Refuses nothing on a cluster whose nodes are not known yet."""
     key = project.cluster_id, project.cluster.created_at
     seen = _largest.get(key)
     if seen is not None and not seen.refusals(specs):
@@ -101,8 +102,9 @@ def too_large(project: Project, specs: Specs) -> Refusals:
 
 
 def images_unknown(project: Project, specs: Specs) -> Refusals:
-    """Refuse an unknown image without a command. Does not refuse a job without an image: that is checked at
-    its start, since the project may have moved to another cluster by then."""
+    """Refuse images without a command that the catalogue does not have. Accepts all on clusters that run
+    containers, and jobs without an image, which are checked at their start: the project may have moved to another
+    cluster by then."""
     named = {place: spec for place, spec in specs.items() if spec["image"] and not spec["command"]}
     if not named or engine_kind(project.cluster.engine).runs_containers:
         return []
@@ -237,8 +239,8 @@ def names_in_use(project: Project, specs: Specs) -> Refusals:
 
 
 def check_room_in_queue(project: Project, wanted: int) -> None:
-    """Raise Conflict if `wanted` more unfinished jobs would exceed the project's limit. Large batches are counted
-    exactly."""
+    """Raise Conflict if `wanted` more unfinished jobs would exceed QUEUE_MOST for the project. For a single job,
+    a count up to QUEUE_SECONDS old is used while it is far below the limit."""
     seen = _queued.get(project.pk)
     # Other processes may have added jobs since the count; far from the limit that does not matter.
     if wanted == 1 and seen is not None and seen < FAR_FROM_FULL:

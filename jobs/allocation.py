@@ -12,13 +12,12 @@ from jobs.models import Allocation
 
 
 def record_allocation(now: datetime, projects: Collection[int] | None = None) -> None:
-    """Write a change point for every cluster, and each of these projects, whose allocated GPUs differ from its last
-    one; None: every project.
+    """Write a change point, at the time `now`, for every cluster and each of `projects` (ids; None: all projects)
+    whose allocated GPUs differ from its last change point.
 
     Call it in the transaction that takes or releases allocations of these projects, after the write. A concurrent
-    transaction on the same project may miss it: all projects are checked once a minute. The subject is the name, so
-    that the history of a deleted project can still be drawn.
-    """
+    transaction on the same project may miss it: all projects are checked once a minute. The subject is the name,
+    so that the history of a deleted project can still be drawn."""
     held, every = Allocation.objects.filter(released_at=None), Project.objects.all()
     if projects is not None:
         # The sum over all projects reads every job: 0.1 s for 100,000.
@@ -51,8 +50,8 @@ def record_capacity(cluster: Cluster, now: datetime) -> None:
 
 
 def _with_last(metric: str, by: str, subjects: QuerySet[AnyModel]) -> Rows[AnyModel]:
-    """Return (id, name, last value, time of the last value) for every subject; the values are None without a change
-    point. The index of Sample serves each look-up."""
+    """Return (id, name, last value, time of the last value) of `metric` for each subject; the values are None
+    without a change point. `by`: the kind of subject, such as "project". The index of Sample serves each look-up."""
     points = Sample.objects.filter(metric=metric, by=by, subject=OuterRef("name"), step_seconds=CHANGE_POINT)
     newest = points.order_by("-at")
     columns = {"last": Subquery(newest.values("total")[:1]), "last_at": Subquery(newest.values("at")[:1])}

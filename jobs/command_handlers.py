@@ -108,7 +108,7 @@ def _as_disruption(refusal: CommandRefused) -> CommandRefused:
 
 
 def _unless_gone(_function: object, _path: str, error: tuple[type, BaseException, TracebackType]) -> None:
-    """Ignore missing files, since two concurrent commands may remove the same job (see jobs.transitions.remove);
-    raise any other error."""
+    """Error callback of shutil.rmtree: ignore missing files, since two concurrent commands may remove the same
+    job (see jobs.transitions.remove); raise any other error."""
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]

@@ -18,8 +18,8 @@ class Limit:
 
 
 def limit_reached(job: Job, now: datetime, *, is_watched: bool) -> Limit | None:
-    """Return the first limit that a running job exceeds, or None. Idle limits apply only if `is_watched`:
-    usage is measured."""
+    """Return the first limit that the job has reached at `now`; None if it has reached none or has not started.
+    `is_watched`: its use is measured; idle limits apply only then."""
     if job.started_at is None:
         return None
     ran = (now - job.started_at).total_seconds()

@@ -11,7 +11,8 @@ FIRST = "members__0__id"
 
 
 def default_log_rank(job: Job, attempt: int) -> int:
-    """Return the rank whose log is shown by default for an attempt: the one selected last if it changed."""
+    """Return the rank whose log pages show by default for an attempt: 0, or the first member of an elastic job's
+    newest generation."""
     if not KINDS[job.kind].is_elastic:
         return 0
     first = _generations(job, attempt).order_by("-number").values_list(FIRST, flat=True).first()

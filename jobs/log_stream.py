@@ -79,7 +79,8 @@ class LogState:
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve one followed log (ASGI)."""
+    """Serve one followed log (ASGI). Answers 404 for a job that the user may not see, 400, 401 or 405 for other
+    bad requests, and 429 beyond the limits of streams per user and per job."""
     try:
         if scope["method"] != "GET":
             raise Refused(405, "method_not_allowed", "Use GET.")
@@ -115,8 +116,8 @@ async def _serve(wanted: Wanted, identity: Identity, receive: Receive, send: Sen
 
 
 def read_wanted(scope: Scope) -> Wanted:
-    """Return the request parsed from the query. Raises Refused (400) for an unknown field or a malformed
-    number."""
+    """Return the request parsed from path, query and the Last-Event-ID header, from which a client resumes.
+    Raises Refused (400) for an unknown field or a malformed number."""
     fields = query(scope)
     refuse_unknown(fields, FIELDS)
     match = PATH.fullmatch(scope["path"])
@@ -164,7 +165,7 @@ def close() -> None:
 
 
 class Follower:
-    """Reads a growing log; each text from `events` holds complete server-sent events."""
+    """Reads the growing log of `wanted`. A text from `events` holds complete server-sent events."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
@@ -177,7 +178,8 @@ class Follower:
         self._quiet_since: float | None = None
 
     async def events(self) -> AsyncGenerator[str, None]:
-        """Yield new output, or "" when there is none; stops after the end event."""
+        """Yield new output as it appears, and "" regularly while there is none. Ends after the `end` event, when
+        the job has ended and its log is read, or the job is deleted."""
         while True:
             job = self.wanted.job_id, self.wanted.attempt
             standing = await _reads.read(("job", *job), SOON_SECONDS / 2, _log_state, *job)
@@ -196,7 +198,7 @@ class Follower:
                 yield text
 
     async def _drain(self) -> AsyncGenerator[str, None]:
-        """Read pages up to the current end of the log."""
+        """Yield the pages from the current offset to the present end of the log."""
         while True:
             part = await self._next_part()
             is_more = part.next_offset != self._offset
@@ -206,7 +208,7 @@ class Follower:
                 return
 
     async def _wait_for_growth(self) -> AsyncGenerator[str, None]:
-        """Wait until the file has grown or the job's state must be read again."""
+        """Wait until the log has grown or it is time to read the job's state again; yields "" meanwhile."""
         # Back off, so that a silent job is not read five times a second forever.
         is_soon = (self._is_complete or self._offset == 0) and self._soon < SOON_MOST
         self._soon = self._soon + 1 if is_soon else self._soon
@@ -238,8 +240,8 @@ class Follower:
         return _event("attempt", {"attempt": attempt})
 
     def _choose_rank(self, standing: LogState) -> None:
-        """Switch to the pod whose log is shown by default now, after all output of the previous one has been
-        sent."""
+        """If the client requested no rank, switch to the pod whose log is shown by default now, once all output
+        of the previous one has been sent."""
         if self._rank is None:
             self._rank = standing.rank
         elif not self._is_behind(standing):
@@ -278,7 +280,8 @@ class Follower:
 
 
 async def _write(follower: Follower, identity: Identity, send: Send) -> None:
-    """Send events to the client, and a comment after each long silence; stop when the client loses access."""
+    """Send the follower's events to the client, and a comment after HEARTBEAT_SECONDS of silence. Returns when
+    the events end, the client leaves or its access is lost."""
     loop = asyncio.get_running_loop()
     written = checked = loop.time()
     async with aclosing(follower.events()) as events:
@@ -334,8 +337,8 @@ def _require_visible(identity: Identity, job_id: str) -> None:
 
 
 def _canonical(job_id: str) -> str:
-    """Return a job's id in the form of its log directory; text that is no id unchanged, so that it is not
-    found."""
+    """Return a job's id as its log directory spells it. A text that is no UUID is returned unchanged and matches
+    no job."""
     try:
         return str(uuid.UUID(job_id))
     except ValueError:

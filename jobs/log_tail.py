@@ -46,14 +46,14 @@ class LogTail:
         return log_path(settings.LOG_DIR, self.job_id, self.attempt, self.rank)
 
     def open(self) -> None:
-        """Move to the end of the newest attempt's log."""
+        """Move to the end of the newest attempt's log and read its last lines."""
         self.attempt = _newest_attempt(self.job_id)
         self._jump()
 
     def poll(self, *, look_for_attempt: bool) -> Batch | None:
-        """Return the lines written since the last call, None if there are none. `look_for_attempt`: also check, by a
-        query, whether a newer attempt has begun; a batch with `is_fresh` means that the tail moved, so that viewers
-        must read `state` again."""
+        """Return the lines written since the last call; None if there are none. `look_for_attempt`: also query
+        whether a newer attempt has begun. A batch with `is_fresh` means that the tail moved, so that viewers must
+        read `state` again."""
         if look_for_attempt and _newest_attempt(self.job_id) != self.attempt:
             self.open()
             return Batch({}, is_fresh=True)

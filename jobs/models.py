@@ -13,7 +13,7 @@ class JobQuerySet(models.QuerySet["Job"]):
     """Queries for jobs."""
 
     def unfinished(self) -> "JobQuerySet":
-        """Return the jobs that have not ended."""
+        """Return the jobs in a state that is not final."""
         return self.exclude(state__in=FINAL_STATES)
 
 
@@ -111,8 +111,8 @@ class Attempt(models.Model):
 
 
 class StartEstimate(models.Model):
-    """The first estimated range in which a waiting job starts, one per wait. `attempt`: the last one before
-    that wait."""
+    """The first estimated range in which a waiting job starts; each wait has at most one. `attempt`: the number
+    of the job's last attempt before that wait."""
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="start_estimates")
     attempt = models.PositiveIntegerField()

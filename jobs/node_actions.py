@@ -31,7 +31,8 @@ def jobs_on(node: Node) -> list[Job]:
 
 
 def drain_node(node: Node, *, actor: Actor) -> list[Job]:
-    """Cordon a node and requeue its preemptible jobs; return those. Interactive jobs stay until they end."""
+    """Cordon a node and request that its preemptible jobs are requeued; return those jobs. Other jobs stay until
+    they end. Raises Forbidden unless the actor is an admin."""
     require_admin(actor)
     with transaction.atomic():
         # Lock order: the node before its jobs, as in confirm_dead.
@@ -48,9 +49,9 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
 
 
 def interrupt_node(node: Node, in_seconds: int, *, actor: Actor) -> list[Job]:
-    """Record that the provider withdraws a node in `in_seconds` seconds, and cordon it. Before that time the
-    loop shrinks the elastic jobs on it, and stops the others with time for a checkpoint and queues them
-    again. Return the jobs on the node."""
+    """Record that the provider withdraws a node in `in_seconds` seconds, and cordon it. Before that time the loop
+    shrinks the elastic jobs on it, and stops the others with time for a checkpoint and queues them again. Returns
+    the jobs on the node. Raises Forbidden unless the actor is an admin."""
     require_admin(actor)
     with transaction.atomic():
         reread(node, lock=True)
@@ -70,9 +71,9 @@ def interrupt_node(node: Node, in_seconds: int, *, actor: Actor) -> list[Job]:
 
 
 def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
-    """Record an operator's confirmation that an unreachable node is dead: release its pods' devices and
-    requeue their jobs. Cordons the node: if it returns with those pods running, the loop stops them first.
-    Return the jobs. Raises Conflict for a ready node."""
+    """Record that a node is dead: its pods fail as `node_lost` and release their devices, after which the loop
+    requeues their jobs. Cordons the node, so that the loop can stop pods that still run if it returns. Returns
+    the jobs. Raises Forbidden unless the actor is an admin, Conflict if the node is ready."""
     require_admin(actor)
     with transaction.atomic():
         reread(node, lock=True)
@@ -94,7 +95,8 @@ def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
 
 
 def _release_lost(pods: list[Pod], message: str) -> None:
-    """Mark these pods as lost with their node and release their devices."""
+    """Write that these pods are gone and release their devices. Those that had not ended become failed with the
+    reason `node_lost`."""
     now, lost = timezone.now(), Pod.objects.filter(pk__in=[pod.pk for pod in pods], released_at=None)
     lost.exclude(state__in=("succeeded", "failed")).update(
         state="failed", reason="node_lost", message=message, finished_at=now

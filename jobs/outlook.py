@@ -59,10 +59,12 @@ _asking: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def outlook(job: Job, sees: Sees) -> dict[str, Any]:
-    """Return {"would_start_if", "start_estimate"} of a job in REST form: up to three changes that would let
-    it start, each simulated, and the range in which it is expected to start. [] and None for a job that is
-    not queued, for clusters with their own scheduler or more than MOST_JOBS unfinished jobs, and if the
-    simulation fails."""
+    """Return {"would_start_if", "start_estimate"} of a job in REST form: up to three simulated changes that let
+    it start, and the range in which it is expected to start. `sees`: the projects whose jobs may be named, None
+    for all.
+
+    [] and None for a job that is not queued, for clusters with their own scheduler or more than MOST_JOBS
+    unfinished jobs, and if the simulation fails. Stores the estimate (see `record_estimate`)."""
     cluster = job.project.cluster
     if job.state != QUEUED or not can_replay(cluster):
         return _shown([], None, sees)
@@ -78,8 +80,8 @@ def outlook(job: Job, sees: Sees) -> dict[str, Any]:
 
 
 def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange | None]:
-    """Return the changes that would let a job start, and its estimated range, None if it has none; simulates only
-    what is not cached."""
+    """Return the changes that let a job start, and its estimated range, None if it has none. Simulates only what
+    is not cached."""
     key, known = str(job.pk), _fresh(job, FRESH_SECONDS)
     view = observe(cluster, timezone.now()).view
     # Time alone changes no answer within the seconds for which it is cached.
@@ -106,8 +108,8 @@ def known_estimate(job: Job) -> dict[str, Any] | None:
 
 
 def shown_range(found: StartRange | None) -> dict[str, Any] | None:
-    """Return an estimate in REST form, None for None. `latest` is null if the simulated time ended before the job
-    started."""
+    """Return an estimate in REST form, None for None. `latest` is null if the job did not start within the
+    simulated time."""
     if found is None:
         return None
     return {

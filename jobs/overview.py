@@ -52,7 +52,8 @@ class NodeCounts:
 
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """Number of queued or active jobs of one project and kind."""
+    """Jobs of one project, kind and state, grouped; active states count as one. `oldest`: when the first of them
+    was queued."""
 
     is_queued: bool
     project: str
@@ -90,13 +91,13 @@ def node_counts() -> NodeCounts:
 
 
 def device_models(most: int) -> list[tuple[str, int]]:
-    """Return the `most` most frequent (model, memory in MiB) of devices."""
+    """Return (model, memory in MiB) of the `most` most frequent kinds of device, the most frequent first."""
     found = Device.objects.values_list("model", "memory_mib").annotate(count=Count("pk"))
     return [(model, memory) for model, memory, _ in found.order_by("-count", "model", "memory_mib")[:most]]
 
 
 def job_groups() -> list[JobGroup]:
-    """Return the queued and the active jobs, counted by project and kind."""
+    """Return the numbers of queued and of active jobs by project, kind and state."""
     shown = Job.objects.filter(state__in=(QUEUED, *ACTIVE_STATES))
     # order_by() removes the model's default order, whose columns would be added to GROUP BY.
     rows = shown.values_list("state", "project__name", "kind").order_by()
@@ -113,7 +114,7 @@ def held_by_project() -> dict[int, int]:
 
 
 def project_shares() -> dict[str, Row]:
-    """Return every project's quota, allocation and fair share, sorted by name."""
+    """Return each project's quota, allocation and fair share in GPUs, by name and sorted by it."""
     held = held_by_project()
     columns = ("id", "name", "gpu_quota_milli", "fair_share_milli", "palette_index")
     return {

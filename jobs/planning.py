@@ -22,9 +22,9 @@ MILLI_GPU_HOUR = 1000 * 3600
 
 
 def plan_job(project: Project, body: Mapping[str, Any], *, actor: Actor, sees: Sees) -> dict[str, Any]:
-    """Return what would happen to a submission: where and when it starts, and which jobs stop for it. Jobs of
-    projects outside `sees` (None: all) are not named. Stores nothing. Raises what `submit_job` raises, and
-    SimulationFailed if the simulation fails."""
+    """Return what would happen to a submission: where and when it starts, and which jobs stop for it; no forecast
+    for clusters that cannot be simulated (`can_replay`). Jobs of projects outside `sees` (None: all) are not
+    named. Stores nothing. Raises the errors of `submit_job`, and SimulationFailed."""
     with transaction.atomic():
         submitted = submit_job(project, body, actor=actor)
         job = observe_job(submitted)
@@ -70,7 +70,8 @@ def _answer(
 
 
 def _gpu_hours(job: JobView) -> float | None:
-    """Return the GPU hours that the job uses until it ends; None if its run time is unknown."""
+    """Return the GPU hours that the job uses until it ends; None if its run time is unknown or it requests GPU
+    memory."""
     if job.expected_runtime_seconds is None or job.gpu_memory_mib is not None:
         return None
     return round(job.milli_gpus * job.pods * job.expected_runtime_seconds / MILLI_GPU_HOUR, 2)

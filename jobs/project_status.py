@@ -11,7 +11,8 @@ from jobs.models import Job
 
 
 def project_sums(project_ids: list[int]) -> dict[int, dict[str, Any]]:
-    """Return sums over unfinished jobs by project: milli-GPUs held and requested, jobs running and queued."""
+    """Return, by project id, sums over unfinished jobs: milli-GPUs `allocated` and, if jobs are queued, `waiting`
+    (requested by them), and the numbers of `running` and `queued` jobs. Omits projects without unfinished jobs."""
     unfinished = Job.objects.filter(project_id__in=project_ids).unfinished()
     sums = unfinished.values("project_id").annotate(
         allocated=Sum("allocated_milli", default=0),
@@ -44,6 +45,6 @@ def largest_device_mib() -> dict[int, int]:
 
 
 def asked_milli(milli: int, memory_mib: int | None, largest_mib: int | None) -> int:
-    """Return the milli-GPUs that a pod requests: `milli`, or for a request of `memory_mib` of GPU memory its share
-    of the cluster's largest GPU (`largest_mib`), a whole one if no GPU is known."""
+    """Return the milli-GPUs that a pod requests: `milli` or, if it requests `memory_mib` of GPU memory, that part
+    of the cluster's largest GPU (`largest_mib`), rounded up. A whole GPU if none is known."""
     return -(-1000 * memory_mib // (largest_mib or memory_mib)) if memory_mib else milli

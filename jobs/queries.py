@@ -94,11 +94,10 @@ def job_columns(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
 
 
 def plain_rows(jobs: QuerySet[Job], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return columns of jobs, one dict per job: plain values, JSON decoded; SQLite's booleans are 0 and 1.
+    """Return columns of jobs, one dict per job: plain values, JSON decoded. Booleans are 0 and 1 on SQLite.
 
-    The queryset builds the SQL; rows are read directly from the cursor, because Django's conversion of JSON, times
-    and ids takes as long as the rest of a list together.
-    """
+    The queryset builds the SQL; rows are read directly from the cursor, because Django's conversion of JSON,
+    times and ids takes as long as the rest of a list together."""
     try:
         sql, parameters = jobs.values_list(*columns).query.sql_with_params()
     except EmptyResultSet:
@@ -115,15 +114,17 @@ def plain_rows(jobs: QuerySet[Job], columns: Sequence[str]) -> list[dict[str, An
 
 
 def decoder_of(column: str) -> Callable[[Any], Any] | None:
-    """Return the function that converts the driver's value of this column; None if no conversion is needed."""
+    """Return the function that converts the database driver's value of this column; None if the value is used as
+    it is."""
     if column in _JSON:
         return orjson.loads
     return _moment if column in (*_MOMENTS, "not_before", "queued_at") else None
 
 
 def job_detail(job: Job, sees: Sees = OWN) -> dict[str, Any]:
-    """Return one job in REST form, with the pods of its attempt. `project__cluster` and `user` should be loaded.
-    `sees`: the projects whose jobs the reader may see, None for all; by default the job's own project."""
+    """Return one job in REST form, with the pods of its current attempt. Load `project__cluster` and `user` with
+    the job to avoid further queries. `sees`: the projects whose jobs the reader may see, None for all; by default
+    the job's own project."""
     row = {name: getattr(job, name) for name in ("id", *_PLAIN, *_JSON, *_MOMENTS)}
     row |= {"project_name": job.project.name, "username": job.user.username}
     row["is_reachable"] = job.project.cluster.is_reachable
@@ -170,7 +171,8 @@ def shape_pods(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_silent(job_id: uuid.UUID | str, attempt: int, rank: int) -> bool:
-    """Return whether a pod cannot have a log: it never existed, or was stopped before it started."""
+    """Return whether a pod certainly has no log: it was released without having started, or does not exist and
+    its job has ended."""
     pods = Pod.objects.filter(job_id=job_id, attempt__number=attempt, rank=rank)
     moments = pods.values_list("started_at", "released_at").first()
     if moments is None:
@@ -191,7 +193,7 @@ def metrics(job: Job) -> dict[str, Any]:
 
 
 def scale_shape(operation: ScaleOperation) -> dict[str, Any]:
-    """Return a scale operation in REST form."""
+    """Return a scale operation in REST form, with its state, ranks, times and measured cost."""
     return {
         "id": str(operation.pk),
         "from": operation.from_workers,
@@ -416,7 +418,7 @@ def _shape_pod(row: Mapping[str, Any], devices: list[dict[str, Any]]) -> dict[st
 
 
 def gpu_hours_of(job_id: uuid.UUID) -> float:
-    """Return the GPU hours that a job held, over all attempts, until now."""
+    """Return the GPU hours that a job has held in all attempts, counting running ones until now."""
     held = ExpressionWrapper(
         Coalesce(F("released_at"), timezone.now()) - F("created_at"), output_field=DurationField()
     )
@@ -426,14 +428,15 @@ def gpu_hours_of(job_id: uuid.UUID) -> float:
 
 
 def plain_id(value: uuid.UUID | str) -> str:
-    """Return a UUID in the driver's form, which for SQLite is text without hyphens."""
+    """Return a UUID with hyphens. `value`: as the database driver gives it, which is text without hyphens on
+    SQLite."""
     if isinstance(value, uuid.UUID):
         return str(value)
     return f"{value[:8]}-{value[8:12]}-{value[12:16]}-{value[16:20]}-{value[20:]}"
 
 
 def _moment(value: datetime | None) -> datetime | None:
-    """Return the driver's time with a time zone, None for None; SQLite's values are UTC without one."""
+    """Return the database driver's time with a time zone, None for None. SQLite's times are UTC without one."""
     return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 

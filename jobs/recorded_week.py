@@ -29,8 +29,8 @@ MOST_JOBS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class RecordedWeek:
-    """The record of a period. `view`: the cluster at its beginning, without jobs. `left_out`: the number of
-    jobs that ended or were suspended without having run."""
+    """The record of a period. `view`: the cluster at its beginning, without jobs. `until`: its end in Unix
+    seconds. `left_out`: the number of jobs that ended or were suspended without having run."""
 
     view: ClusterView
     until: int
@@ -48,8 +48,8 @@ class RecordedWeek:
 
 
 def recorded_week(cluster: Cluster, view: ClusterView) -> RecordedWeek | None:
-    """Return the record of the days before `view.now`; None if even the last day has more than MOST_JOBS
-    jobs. `view`: the cluster now."""
+    """Return the record of the longest period, of DAYS, before `view.now` that has at most MOST_JOBS jobs; None
+    if even the shortest has more. `view`: the cluster now."""
     now = datetime.fromtimestamp(view.now, UTC)
     for days in DAYS:
         jobs = _unfinished_since(cluster, now - timedelta(days=days))

@@ -27,8 +27,8 @@ class Bound:
 
 
 def bounds_of(job: Job, *, with_asked: bool = False) -> list[Bound]:
-    """Return the limits and quotas that apply to a job's growth. `with_asked`: count GPUs requested by open
-    operations of other jobs as held."""
+    """Return the limits and quotas that apply to a job's growth; [] for a job without GPUs. `with_asked`: count
+    GPUs requested by open scale operations of other jobs as held."""
     if not job.milli_gpus:
         return []
     project = job.project

@@ -71,8 +71,8 @@ class RowCache:
 
     @property
     def server(self) -> str | None:
-        """Return the server of the last read as text, which differs after a restart, a failover or a restore; None if
-        unknown."""
+        """Return a text that identifies the database server of the last read and differs after a restart,
+        failover or restore; None if it is unknown."""
         return None if self._since is None else self._since.server
 
     def row_of(self, job: str) -> Row | None:
@@ -81,8 +81,8 @@ class RowCache:
         return None if entry is None else entry[1]
 
     def read(self, jobs: Callable[[], QuerySet[Job]]) -> list[Row]:
-        """Return the columns of these jobs, in the order of submit_rank. Drops cached rows of other jobs. The first
-        call compiles the query, which must be the same one in every call."""
+        """Return the columns of these jobs, in the order of submit_rank, and set `changed`. Drops cached rows of
+        other jobs. Only the first call evaluates `jobs`; pass an equal query each time."""
         if self._queries is None:
             self._queries = _Queries(jobs(), self._columns)
         if self._since is None or not self._read_changes(self._queries, self._since):
@@ -171,8 +171,8 @@ class RowCache:
 def in_order(
     known: Mapping[str, T], news: Mapping[str, T], left: Iterable[str], rank_of: Callable[[T], int]
 ) -> dict[str, T]:
-    """Return a copy of `known`, which is sorted by rank, with changed and new entries in their places, and without
-    those that left. New ones usually go to the end."""
+    """Return a copy of `known`, sorted by rank as before, without the keys `left` and with the entries of `news`
+    added or replaced. Fast if new entries have the highest ranks."""
     result = dict(known)
     for key in left:
         del result[key]

@@ -35,9 +35,8 @@ class RunTimeCache:
         self._read_at: datetime | None = None
 
     def renew(self, cluster: Cluster, now: datetime, unfinished: Collection[str]) -> bool:
-        """Once per RENEWED_EVERY: forget the jobs that are not in `unfinished` and those without a run time, so that
-        the history is read again for them. Return whether anything was forgotten. `unfinished`: ids of the
-        cluster's jobs."""
+        """Once per RENEWED_EVERY, forget jobs that are not in `unfinished` (ids of the cluster's jobs) and those
+        without a learned run time; the history is then read again for them. Return whether this call did so."""
         self._cluster = cluster
         if self._read_at is not None and timedelta() <= now - self._read_at < RENEWED_EVERY:
             return False

@@ -60,11 +60,12 @@ def scale_job(
     timeout_seconds: int = TIMEOUT_SECONDS,
     leaving: Collection[int] = (),
 ) -> ScaleOperation:
-    """Change the number of workers of an elastic job. A queued job requests the new number from now on; for a
-    running job the loop carries out the returned operation and rolls it back if it is not done in `timeout_seconds`.
-    `leaving`: ranks to remove, by default chosen by `choose_leavers`.
+    """Change the number of workers of an elastic job. A queued or suspended job requests the new number from now
+    on. For a running job the loop carries out the returned operation, and rolls it back if it is not done in
+    `timeout_seconds`. `leaving`: ranks to remove, by default chosen by `choose_leavers`.
 
-    Raises Invalid outside the bounds, and Conflict if the job's state, an open operation or a quota forbids it."""
+    Raises Invalid for a number that is not allowed or is the present one, or wrong ranks in `leaving`; Conflict
+    if the job's kind or state, an open operation or a quota forbids it."""
     asked = Scaling(workers, timeout_seconds, tuple(leaving))
     try:
         with transaction.atomic():
@@ -109,8 +110,8 @@ def _begin(job: Job, plan: ScalePlan, asked: Scaling, actor: Actor) -> ScaleOper
 
 
 def open_operation(job: Job, **fields: Any) -> ScaleOperation:
-    """Open an operation that resizes the current attempt; a running job is `scaling` until it ends. Needs an
-    open transaction. Raises IntegrityError if an operation of the job is open."""
+    """Create a scale operation for the current attempt with these `fields`, and move a running job to `scaling`.
+    Call it in a transaction. Raises IntegrityError if the job has an open operation."""
     # Lock the job's row first, as scale_job does: the opposite order can deadlock.
     move(job, (lifecycle.RUNNING,), lifecycle.SCALING)
     return ScaleOperation.objects.create(job=job, state=PENDING, attempt=job.attempt, **fields)

@@ -34,8 +34,8 @@ LATE_START_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The state that a job shall reach, and the cause. The message is truncated to the column's length.
-    `grace_seconds`: from the stop signal, on which programs save a checkpoint, to the kill."""
+    """The state that a job shall reach, and the cause. `grace_seconds`: time from the stop signal, on which
+    programs save a checkpoint, to the kill."""
 
     state: str
     reason: str
@@ -44,7 +44,7 @@ class Target:
     grace_seconds: int = STOP_GRACE_SECONDS
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns of a job that store the cause."""
+        """Return the columns of a job that store the cause; the message is truncated to LONGEST_MESSAGE."""
         return {
             "reason": self.reason,
             "message": self.message[:LONGEST_MESSAGE],
@@ -64,7 +64,8 @@ class Move:
 
 
 def send(targets: Iterable[tuple[Job, Target]], actor: Actor = SYSTEM) -> list[Event]:
-    """Request these transitions in one transaction and append their events; return the events."""
+    """Request these transitions in one transaction and append their events. Return the events; jobs that did not
+    move have none."""
     with transaction.atomic():
         events = request_transitions(targets, actor)
         Event.objects.append(events)
@@ -80,9 +81,9 @@ def request_transitions(targets: Iterable[tuple[Job, Target]], actor: Actor) -> 
 
 
 def request_transition(job: Job, target: Target, actor: Actor) -> Event | None:
-    """Move a job to its target: at once if it holds no pods, else through `stopping` with a stop command per
-    pod; the loop completes the move when they are proven gone. A stopping job changes its target only to a
-    more final one, and a suspended job is not requeued: only a user resumes it. Return the event, or None if
+    """Move a job to its target: at once if it is queued or suspended, else through `stopping` with a stop command
+    per pod. The loop completes the move when the pods are proven gone. A stopping job changes its target only to
+    a more final one, and a suspended job is not requeued: only a user resumes it. Return the event, None if
     nothing changed."""
     fields, next_state = target.columns(), target.state
     without_pods = (lifecycle.QUEUED, lifecycle.SUSPENDED) if next_state != lifecycle.QUEUED else ()
@@ -115,8 +116,9 @@ def move_together(moves: Sequence[Move]) -> list[Job]:
 
 
 def move(job: Job, sources: tuple[str, ...], target: str, **fields: Any) -> bool:
-    """Move a job from one of `sources` to `target` by a conditional UPDATE, and reload it. Return False if
-    its state was not in `sources`. Raises IllegalMove for a transition that the table does not allow."""
+    """Move a job from one of `sources` to `target` by a conditional UPDATE that also writes `fields`, and reload
+    it. Return False if its state was not in `sources`. Raises IllegalMove for a transition that the table does
+    not allow."""
     for source in sources:
         lifecycle.check_move(source, target)
     # One statement: of two concurrent writers, the second matches no row.
@@ -170,7 +172,8 @@ def stop_pods(
 
 
 def remove(job: Job, actor: Actor) -> Event:
-    """Delete a finished job with its history, and queue the removal of its files, checkpoints and logs."""
+    """Delete a finished job with its history, and queue commands that remove its files, checkpoints and logs.
+    Return the event, which the caller appends. Needs an open transaction."""
     event = job_event("job.deleted", job, actor)
     # Run again later: a start that was under way may have created a working directory since.
     for wait in (0, LATE_START_SECONDS) if job.attempt else (0,):

@@ -30,14 +30,14 @@ _replaying = threading.Lock()
 
 
 class CannotSimulate(Exception):
-    """The cluster cannot be simulated: it has its own scheduler or too many unfinished jobs, or another replay of a
-    week is running."""
+    """The cluster cannot be simulated: it has its own scheduler or too many jobs, or another replay of a week is
+    running."""
 
 
 def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
-    """Return how the cluster would look with other values of SHARE_COLUMNS. Jobs of projects outside `sees` are counted
-    but not named. Raises CannotSimulate if the cluster cannot be simulated, SimulationFailed if the simulation
-    fails."""
+    """Return which jobs of the project's cluster would start, stop and wait if the project had the values of
+    `changes` in SHARE_COLUMNS. Jobs of projects outside `sees` (None: all) are counted but not named. Raises
+    CannotSimulate, and SimulationFailed if the simulation fails."""
     view, changed = _views(project, changes)
     run_times = learned_run_times(project.cluster).expected
     found = simulator.ask("compare", view, changed, run_times, budget_seconds=BUDGET_SECONDS)
@@ -45,9 +45,10 @@ def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -
 
 
 def week_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
-    """Return how long last week's submissions would have waited with other values of SHARE_COLUMNS. Both replays use
-    the nodes and projects of today. Jobs outside `sees` are counted but not named. Raises CannotSimulate if the cluster
-    cannot be simulated or another replay runs, SimulationFailed if the simulation fails."""
+    """Return how long the submissions of the last week, or fewer days of a busy cluster, would have waited if the
+    project had the values of `changes` in SHARE_COLUMNS. Both replays use the nodes and projects of today. Jobs
+    of projects outside `sees` (None: all) are counted but not named. Raises CannotSimulate, and SimulationFailed
+    if the simulation fails."""
     if not _replaying.acquire(blocking=False):
         raise CannotSimulate("Another replay is running; try again in a minute.")
     try:
@@ -68,7 +69,8 @@ def _replayed(project: Project, changes: Mapping[str, Any], sees: Sees) -> dict[
 
 
 def _views(project: Project, changes: Mapping[str, Any]) -> tuple[ClusterView, ProjectView]:
-    """Return the present view of the project's cluster, and the project's view with the changed values."""
+    """Return the present view of the project's cluster, and the project's view with the values of `changes`.
+    Raises CannotSimulate."""
     if not can_replay(project.cluster):
         raise CannotSimulate("Trainyard does not schedule this cluster, or it has too many jobs to simulate.")
     changed = Project.objects.select_related("department").get(pk=project.pk)

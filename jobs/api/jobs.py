@@ -64,7 +64,8 @@ BATCH_MOST = 500
 
 
 def _bodies(value: Any) -> tuple[dict[str, Any], ...]:
-    """Return the submissions of a batch unparsed; the action parses each. Raises Refused for no or too many jobs."""
+    """Return the submissions of a batch unparsed; the action parses each. Raises Refused for no jobs, or more
+    than BATCH_MOST."""
     bodies: tuple[dict[str, Any], ...] = fields.listed(_one_body, BATCH_MOST)(value)
     if not bodies:
         raise fields.Refused("too_few", "Give at least one job.")
@@ -228,7 +229,8 @@ class JobClone(ApiView):
 
 
 def _visible(actor: Actor) -> QuerySet[Job]:
-    """Return visible jobs by project id: without a join, the index on (project, rank) serves a page."""
+    """Return the jobs of visible projects, selected by project id: without a join, the index on (project, rank)
+    serves a page."""
     visible = visible_project_ids(actor)
     return Job.objects.all() if visible is None else Job.objects.filter(project_id__in=visible)
 
@@ -263,7 +265,7 @@ def _revision(job: Job) -> Any:
 
 
 def _free_name(job: Job) -> str:
-    """Return the name with the lowest number not used by an unfinished job of the project."""
+    """Return the job's name, shortened if needed, with the lowest number from 2 that no job of its project has."""
     stem = job.name[:55].rstrip("-")
     taken = set(job.project.jobs.filter(name__startswith=stem).values_list("name", flat=True))
     number = 2

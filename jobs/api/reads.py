@@ -135,7 +135,8 @@ def _read(path: Path, wanted: dict[str, Any]) -> LogPage:
 
 
 def shape_log(page: LogPage) -> dict[str, Any]:
-    """Return a page of the log store in REST form."""
+    """Return a page of a log in REST form: its lines, its gaps, the byte offset of the next page and whether the
+    log is complete."""
     lines = [
         {
             "n": line.n,

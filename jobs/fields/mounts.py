@@ -98,7 +98,7 @@ def is_volume(mount: Mapping[str, Any]) -> bool:
 
 
 def edge(mount: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored mount in the form in which it is submitted."""
+    """Return a stored mount in REST form: without the keys whose value is false or empty."""
     return {
         key: mount[key] for key in ("host_path", "volume", "new", "mount_path", "read_only") if mount.get(key)
     }

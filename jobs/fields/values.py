@@ -60,7 +60,8 @@ class Value(NamedTuple):
 
 
 def value(read: Reader, schema: Schema, **options: Any) -> Value:
-    """Return a type. Its schema in answers is `schema` without limits such as lengths."""
+    """Return a type; `options` are further fields of Value. Unless `answer` is given, its schema in answers is
+    `schema` without limits such as lengths."""
     answer = {keyword: limit for keyword, limit in schema.items() if keyword not in LIMITS}
     return Value(read, schema, options.pop("answer", answer), **options)
 
@@ -79,7 +80,7 @@ path = value(fields.absolute_path, {**schemas.STRING, "maxLength": 4096})
 
 
 def nothing(what: str) -> Value:
-    """Return the type of a field that must be empty, because `what` is not supported yet."""
+    """Return the type of a field that accepts only null or "", because `what` is not supported yet."""
     return text(0).optional()._replace(read=fields.not_yet(what))
 
 
@@ -113,8 +114,8 @@ switch = value(
 
 
 def listed(read: Reader, most: int, items: Schema = schemas.STRING, **options: Any) -> Value:
-    """Return the type of a list of at most `most` items; `read` reads one item. As text, items are separated
-    by commas unless `separator` is given."""
+    """Return the type of a list of at most `most` items. `read`: reads one item; `items`: its JSON schema;
+    `options`: further fields of Value. As text, items are separated by commas unless `separator` is given."""
     schema = {**schemas.listed(items), "maxItems": most}
     return value(
         fields.listed(read, most), schema, **{"pieces": list, "separator": WORDS, "text": "a name"} | options
@@ -122,8 +123,8 @@ def listed(read: Reader, most: int, items: Schema = schemas.STRING, **options: A
 
 
 def mapped(read: Reader, most: int, entry: Schema = schemas.STRING, **options: Any) -> Value:
-    """Return the type of an object of at most `most` entries; `read` reads the whole object. A form field has
-    one NAME=VALUE per line."""
+    """Return the type of an object of at most `most` entries. `read`: reads the whole object; `entry`: JSON
+    schema of a value; `options`: further fields of Value. A form field has one NAME=VALUE per line."""
     written = {
         "parse": notation.parse_pair,
         "write": "=".join,
@@ -169,7 +170,8 @@ def speeds(most: int) -> Value:
 
 
 def texts(names: Names, longest: int, most: int) -> Value:
-    """Return the type of an object that maps at most `most` names to texts of at most `longest` bytes."""
+    """Return the type of an object that maps at most `most` names to texts of at most `longest` bytes. `names`:
+    reads one name."""
     return mapped(fields.mapped(names, fields.text(longest), most), most)
 
 

@@ -61,8 +61,8 @@ class NoAnswer(Exception):
 
 
 def connection_failure(error: OSError, otherwise: str) -> NoAnswer:
-    """Return the NoAnswer for a connection error. `otherwise`: the message for an error that has none of its
-    own."""
+    """Return the NoAnswer for a connection error, with its own message for a timeout (504) or an unreachable node
+    (502); for any other error with the message `otherwise` (503)."""
     if isinstance(error, TimeoutError):
         return NoAnswer("the connection to it timed out", 504)
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN):
@@ -136,11 +136,10 @@ async def in_engine(work: Callable[..., T], *arguments: object) -> T:
 
 
 async def admit_service(credential: Credential | None, job_id: str, port: int, address: str = "") -> Service:
-    """Return the service, for members of the job's project. Concurrent requests share one database look-up, which is
-    cached for a second. `address`: the client's.
+    """Return the service, for members of the job's project. Concurrent requests share one database look-up, which
+    is cached for RECHECK_SECONDS. `address`: the client's, to share the database thread fairly.
 
-    Raises as `find_port`; NotRunning if no pod can serve the port now, TooManyRequests if too many look-ups wait.
-    """
+    Raises as `find_port`; NotRunning if no pod can serve the port now, TooManyRequests if too many look-ups wait."""
     if credential is None:
         raise NotSignedIn
     key = (credential, job_id, port)
@@ -208,8 +207,8 @@ def admit(credential: Credential | None, job_id: str, scope: Scope | None = None
 
 
 def find_port(credential: Credential | None, job_id: str, port: int) -> Job:
-    """Return the job if it declares the port, for members of its project. Raises as `admit`, and NotVisible for an
-    undeclared port."""
+    """Return the job if it declares the port, for members of its project. Raises as `admit`, and NotVisible for
+    an undeclared port."""
     _, job = admit(credential, job_id)
     if port not in [declared["port"] for declared in job.spec["ports"]]:
         raise NotVisible(f"The job declares no port {port}.")
@@ -217,8 +216,8 @@ def find_port(credential: Credential | None, job_id: str, port: int) -> Job:
 
 
 def find_service(credential: Credential, job_id: str, port: int) -> Service:
-    """Look the service up in the database and open its engine. Raises as `find_port`, and NotRunning if no pod can
-    serve the port now or the cluster does not support it."""
+    """Look the service up in the database and open its engine. Blocks: run it on the gateway's thread. Raises as
+    `find_port`, and NotRunning if no pod of rank 0 runs or the cluster cannot reach ports."""
     job = find_port(credential, job_id, port)
     pod = running_pod(job, 0)
     engine = _engine(pod)
@@ -249,7 +248,8 @@ def _engine(pod: Pod) -> Engine:
 
 
 def running_pod(job: Job, rank: int) -> Pod:
-    """Return the job's running pod of that rank. Raises NotRunning if there is none."""
+    """Return the job's running pod of that rank, with its node and cluster. Raises NotRunning if there is none;
+    its `may_come` is true while the job is queued or active."""
     pods = Pod.objects.select_related("node__cluster")
     pod = pods.filter(job=job, rank=rank, state="running", released_at=None).first()
     if pod is None:

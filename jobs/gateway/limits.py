@@ -93,7 +93,8 @@ def _take(slots: Slots, key: Hashable, kind: str) -> None:
 
 
 def _slots(kind: str, key: Hashable, most: int) -> asyncio.Semaphore:
-    """Return the semaphore of a key, with `most` slots; it is dropped when no task holds or awaits it."""
+    """Return the semaphore with `most` slots of this `key`, a port or project as `kind` says. It is dropped when
+    no task holds or awaits it."""
     found = _connects.get((kind, key))
     if found is None:
         found = _connects[kind, key] = asyncio.Semaphore(most)

@@ -71,8 +71,8 @@ def enter(
     credential: Credential, job_id: str, rank: int, scope: Scope, record: Callable[[Job, Actor], None]
 ) -> tuple[Engine, str]:
     """Authorise a member of the job's project and return the engine and the pod's name. `record` writes the audit
-    entry. Runs on the gateway's database thread. Raises as `admit`, and NotRunning if the job has no running pod of
-    this rank."""
+    entry. Call it on the gateway's database thread. Raises as `admit`, NotRunning if the job has no running pod
+    of this rank, EngineUnreachable if its engine cannot be opened."""
     actor, job = admit(credential, job_id, scope)
     pod = running_pod(job, rank)
     record(job, actor)
@@ -122,7 +122,7 @@ async def write_all(data: bytes, write: Callable[[bytes], int], fd: int) -> None
 
 
 def number(text: str | None, default: int) -> int:
-    """Return a query value of at most five digits as a number, or the default."""
+    """Return a query value of at most five digits as a number; `default` if it is missing or anything else."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else default
 
 

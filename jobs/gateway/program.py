@@ -64,7 +64,8 @@ async def serve_program(
 
 
 async def show(program: P, read_output: ReadOutput[P], send: Send) -> None:
-    """Send output to the client until it ends; waits when the client reads slowly."""
+    """Send the program's output, as `read_output` yields it, to the client until it ends; waits while the client
+    reads slowly."""
     while True:
         await readable(program.fileno())
         try:

@@ -112,7 +112,8 @@ async def _respond(scope: Scope, receive: Receive, send: Send, asked: ProxyTarge
 
 
 async def _enter(scope: Scope, send: Send, asked: ProxyTarget) -> None:
-    """Exchange a ticket for a cookie and redirect to the original address."""
+    """Exchange the ticket in the query for a cookie and redirect to the original address. Answers 403 for a
+    ticket that is used, expired or for another port, and if the browser keeps no cookies."""
     fields = query(scope)
     key = await in_thread(
         None, client_address(scope), redeem_service_ticket, fields.get("ticket", ""), asked.address
@@ -154,7 +155,8 @@ async def _http(scope: Scope, receive: Receive, send: Send, asked: ProxyTarget) 
 async def _forward(
     scope: Scope, receive: Receive, send: Send, asked: ProxyTarget, service: Service, credential: Credential
 ) -> None:
-    """Copy request and response until one side ends or access is lost."""
+    """Copy the request to the pod and its response to the client until one side ends or the user loses access.
+    Answers with an error if the pod fails before its response has begun."""
     reply = _Reply(send)
     try:
         async with exchange(service) as pod:
@@ -218,7 +220,8 @@ async def _carry_answer(pod: Exchange, send: Send) -> None:
 
 
 async def _websocket(scope: Scope, receive: Receive, send: Send, asked: ProxyTarget | None) -> None:
-    """Connect a websocket; refuse before the handshake with the status that HTTP would get."""
+    """Connect a websocket to the pod; refuse it before the handshake with the status that an HTTP request would
+    get."""
     status, service, credential = 404, None, None
     if asked is not None and not scope["path"].startswith(OURS):
         credential = _credential(scope, asked.address)
@@ -264,8 +267,8 @@ def _asked(scope: Scope) -> ProxyTarget | None:
 
 
 def _credential(scope: Scope, address: ServiceAddress) -> Credential | None:
-    """Return the credential, None if there is none. The cookie comes first, since an Authorization header beside it
-    is meant for the job."""
+    """Return the request's credential, None without one. The cookie comes first, since an Authorization header
+    beside it is meant for the job."""
     found = (
         tickets.unseal(value, address) for value in cookies.values_of(scope, cookies.service_cookie_name())
     )
@@ -275,7 +278,8 @@ def _credential(scope: Scope, address: ServiceAddress) -> Credential | None:
 def _request_headers(
     scope: Scope, job_id: str, credential: Credential, pod_address: str | None = None
 ) -> Headers:
-    """Return headers for the pod's server: for HTTP if `pod_address` is given, else for a websocket."""
+    """Return headers for the pod's server. `pod_address`: its host and port for an HTTP request, None for a
+    websocket."""
     passed = rules.to_pod(
         scope["headers"],
         host=host_of(scope),
@@ -301,7 +305,7 @@ def _has_token_of_ours(scope: Scope) -> bool:
 async def _ask_to_sign_in(
     scope: Scope, send: Send, asked: ProxyTarget, credential: Credential | None
 ) -> None:
-    """Redirect a page load to the control plane's sign-in."""
+    """Redirect a page load to the sign-in of the control plane; answer 401 or 429 to any other request."""
     if can_sign_in(scope, credential):
         await redirect(send, asked.entrance, cookies.set_cookie(PROBE, "1", PROBE_SECONDS))
     else:

@@ -32,9 +32,9 @@ async def carry_websocket(
     headers: Headers,
     rights: Coroutine[Any, Any, None],
 ) -> None:
-    """Connect to `target` (path and query) at the pod first, with these request headers, so that its refusal can
-    reach the browser; then copy messages. Ends when either side ends, or `rights`, which waits for the loss of
-    access."""
+    """Connect to `target` (path and query) at the pod with these request headers, then accept the browser's
+    websocket and copy messages both ways. If the pod refuses, the browser gets its status. Ends when either side
+    ends, or when `rights` returns because the user has lost access."""
     try:
         with exchanging(project=service.project_id, port=service.key):
             try:

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 
 def seal(credential: Credential, address: ServiceAddress) -> str:
-    """Return the cookie's value for one port of one job."""
+    """Return the encrypted cookie that holds the credential, valid for one port of one job."""
     content = json.dumps([credential.kind, credential.secret, address.job_id, address.port])
     return _fernet().encrypt(content.encode()).decode().rstrip("=")
 
 
 def unseal(value: str, address: ServiceAddress) -> Credential | None:
-    """Return the credential in a cookie issued for this port of this job; None for any other text."""
+    """Return the credential in a cookie issued for this port of this job; None for any other text, and after
+    SESSION_COOKIE_AGE."""
     from cryptography.fernet import InvalidToken
 
     try:

@@ -19,7 +19,7 @@ STALL_SECONDS = 30.0
 
 
 class ClientLeft(Exception):
-    """The browser closed the connection before the response."""
+    """The browser closed the connection before the exchange ended."""
 
 
 class Exchange:
@@ -33,7 +33,8 @@ class Exchange:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEADER_BYTES)
 
     async def send(self, method: str, target: bytes, headers: Headers, receive: Receive) -> None:
-        """Send the request, streaming its body, then wait until the client leaves (raises ClientLeft)."""
+        """Send the request with its streamed body, then wait; never returns. Raises ClientLeft when the client
+        leaves, NoAnswer if the request cannot be sent."""
         await self._write(h11.Request(method=method, target=target, headers=headers))
         has_more = True
         while True:
@@ -57,7 +58,8 @@ class Exchange:
                 raise NoAnswer("the server closed the connection without an answer")
 
     async def body(self) -> AsyncIterator[bytes]:
-        """Yield the response's body. Raises NoAnswer if it breaks off."""
+        """Yield the pieces of the response's body. Raises NoAnswer if the connection ends before the body is
+        complete."""
         while True:
             event = await self._next()
             if isinstance(event, h11.Data):
@@ -111,7 +113,7 @@ class Exchange:
 
 @asynccontextmanager
 async def exchange(service: Service) -> AsyncIterator[Exchange]:
-    """Context manager that connects to the service for one request. Raises NoAnswer if the service does not answer,
+    """Context manager that connects to the service for one request. Raises NoAnswer if no connection is made,
     TooManyRequests if the port or its project has too many requests."""
     with exchanging(project=service.project_id, port=service.key):
         stream = await service.connect()

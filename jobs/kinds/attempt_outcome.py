@@ -79,7 +79,8 @@ def next_step(
 
 
 def waits_for(pods: Sequence[PodStanding]) -> PodStanding | None:
-    """Return the starting pod with the lowest rank that reports a reason for waiting, or None."""
+    """Return the pod with the lowest rank that is pending or starting and reports why it waits; None if there is
+    none."""
     return next((pod for pod in pods if pod.state in ("pending", "starting") and pod.reason), None)
 
 

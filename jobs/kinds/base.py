@@ -164,12 +164,12 @@ class Batch:
 
 
 def is_share(spec: Mapping[str, Any]) -> bool:
-    """Return whether a pod of the job asks for a share of a GPU."""
+    """Return whether each pod of the job requests less than one GPU: by a fraction, or by GPU memory."""
     return spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000
 
 
 def refuse_worker_bounds(spec: Mapping[str, Any]) -> list[FieldError]:
-    """Return errors for the fields that only elastic jobs have."""
+    """Return an error for each field given in `spec` that only elastic jobs may have; [] if there is none."""
     return [
         FieldError(f"/{name}", "only_elastic", "Only an elastic job has this; leave it out.")
         for name in ("min_workers", "max_workers", "worker_sizes", "worker_step", "worker_speeds")

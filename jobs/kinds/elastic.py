@@ -62,7 +62,8 @@ class Elastic(Batch):
         return tuple(pair for pair in found if pair[0] <= MOST_WORKERS and SLOWEST <= pair[1] <= FASTEST)
 
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
-        """Return the environment, with the additional variables that scripts written for Arena read."""
+        """Return the variables with the job's limits and its number of workers; once more under the names that
+        scripts written for Arena read."""
         fewest, most = str(spec["min_workers"]), str(spec["max_workers"])
         return {
             "TRAINYARD_MIN_WORKERS": fewest,
@@ -91,8 +92,8 @@ def sizes_text(sizes: Sequence[int], wanted: int) -> str:
 
 
 def _sizes_refused(spec: Mapping[str, Any], sizes: Sequence[int]) -> list[FieldError]:
-    """Return errors if sizes are declared in both ways, or if the bounds or the start size are not allowed
-    sizes."""
+    """Return errors if both `worker_sizes` and `worker_step` are given, or if the bounds or the start size are
+    not among the allowed `sizes`."""
     if spec["worker_sizes"] and spec["worker_step"]:
         return [FieldError("/worker_step", "one_of", "Give either worker_sizes or worker_step.")]
     # With `step`, the bounds may be any numbers; they need not differ by a multiple of it.

@@ -121,8 +121,8 @@ def answer(current: MembershipState) -> Answer:
 
 
 def deciding(ranks: Sequence[Worker], members: Collection[int], fewest: int) -> frozenset[int]:
-    """Return the ranks whose ends decide the attempt: all before the first generation, then the members.
-    Failed members are ignored while at least `fewest` others are alive or finished."""
+    """Return the ranks whose ends decide the attempt: all of `ranks` while there are no `members`, then the
+    members. Failed members do not count while at least `fewest` others are alive or finished."""
     if not members:
         return frozenset(worker.rank for worker in ranks)
     counted = [worker for worker in ranks if worker.rank in members]
@@ -146,8 +146,9 @@ def _is_ending(current: MembershipState) -> bool:
 
 
 def _ended(current: MembershipState) -> Answer:
-    """Return the actions for a training in which a member has finished. If all living members lost a peer in the last
-    step, they form a generation to complete it; else an open operation fails and its joining workers stop."""
+    """Return the actions for a training in which a member has finished. If all living members are BROKEN, as
+    after the loss of a peer in the last step, they form a generation to complete it; else an open operation fails
+    and its joining workers stop."""
     alive = _alive(current, current.members)
     # Whichever generation they lost: in a newer one they would wait for the members that have finished.
     if alive and all(current.workers[rank].state == BROKEN for rank in alive):
@@ -271,8 +272,8 @@ STRAGGLER_FACTOR = 1.5
 
 
 def choose_leavers(candidates: Sequence[Candidate], count: int) -> tuple[tuple[int, str], ...]:
-    """Return (rank, reason) of the `count` workers to remove, in this order: workers on spot nodes,
-    stragglers, workers on nodes with the fewest pods of this job, the newest workers. The first member goes
+    """Return (rank, reason) of the `count` workers to remove, in this order of preference: workers on spot nodes,
+    slow workers, workers on nodes with the fewest pods of this job, the newest workers. The lowest rank goes
     last."""
     ordered = sorted(candidate.busy_seconds for candidate in candidates)
     typical = ordered[len(ordered) // 2] if ordered else 0.0

@@ -87,9 +87,8 @@ class _Look:
     is_reachable: bool
 
     def is_idleness_known(self, pod: PodRow) -> bool:
-        """Return whether it is known if the pod is idle. Measurements from before a cluster became
-        unreachable do not count; where progress lines are the only source, a pod without them counts as
-        idle."""
+        """Return whether it is known if the pod is idle. False for an unreachable cluster and while its
+        measurements cannot be read. Where progress lines are the only source, a pod without them counts as idle."""
         if not (self.is_reachable and self.is_measured):
             return self.is_reachable
         usage = self.usages.get(pod.name)
@@ -150,7 +149,7 @@ def _measure(engine: Engine, cluster: Cluster) -> tuple[UsageReport, ...] | None
 def _self_reports(
     spoken: SelfReported, pods: Sequence[PodRow], lines: Mapping[str, Progress | None], now: datetime
 ) -> dict[str, PodUsage]:
-    """Return the usage that pods with devices report in progress lines."""
+    """Return, by pod name, the usage that pods report in progress lines; omits pods that reported none recently."""
     spoken.keep({pod.name for pod in pods if pod.is_live})
     self_reported = ((pod.name, spoken.update(pod.name, lines[pod.name], now)) for pod in pods if pod.is_live)
     return {name: usage for name, usage in self_reported if usage is not None}
@@ -163,7 +162,8 @@ def _take_pods(
     look: _Look,
     now: datetime,
 ) -> None:
-    """Store pods' progress and usage. Time without measurements does not count as idle."""
+    """Add the pods' progress and usage to `changes`, and mark jobs as active. Time without measurements does not
+    count as idle."""
     said: dict[UUID, Progress] = {}
     working: set[UUID] = set()
     for pod in pods:
@@ -182,8 +182,9 @@ def _take_pods(
 
 
 def _try_log(changes: _Changes, pod: PodRow, unreadable: set[str]) -> Progress | None:
-    """Return the newest progress in one pod's log, None without a new one. A log that cannot be read is logged once,
-    retried every second, and does not affect other pods."""
+    """Return the newest progress in the new lines of one pod's log, None if there is none. A log that cannot be
+    read is logged once (`unreadable` holds such pods' names), retried every second, and does not affect other
+    pods."""
     try:
         progress = _read_log(changes, pod)
     except Exception:

@@ -27,7 +27,8 @@ class SelfReported:
     self_reported: dict[str, tuple[datetime, PodUsage]] = field(default_factory=dict)
 
     def update(self, pod_name: str, progress: Progress | None, now: datetime) -> PodUsage | None:
-        """Store a pod's new line, if any, and return its current report; None if there is none."""
+        """Store the usage in a pod's new line, if any. Return its last report; None if that is older than
+        STALE_AFTER or there is none."""
         if progress is not None and progress.gpu_utilization is not None:
             usage = PodUsage(pod_name, progress.gpu_utilization, progress.gpu_memory_mib)
             self.self_reported[pod_name] = (now, usage)

@@ -98,7 +98,7 @@ class Command(BaseCommand):
             self.stdout.write(f"  a new one: .venv/bin/python manage.py changepassword {known[0]}")
 
     def _people(self) -> Iterator[tuple[str, str]]:
-        """Create the project owners; yield each new one's name and password, which is shown only once."""
+        """Create the project owners that do not exist yet; yield the name and password of each new one."""
         for name in OWNERS.values():
             if not User.objects.filter(username=name).exists():
                 password = secrets.token_urlsafe(12)
