@@ -63,7 +63,8 @@ def sizes(low: int, high: int) -> Iterator[int]:
 
 
 def measure(size_bytes: int, device: torch.device, rank_info: RankInfo) -> Measurement:
-    """Measure the all-reduce of a message of `size_bytes`, and verify the sum."""
+    """Measure the all-reduce of a message of `size_bytes` and count wrong results. A collective call: all ranks
+    must make it; each gets the result for all ranks."""
     message = torch.empty(size_bytes // FLOAT_BYTES, device=device)
     wrong = _wrong(message, rank_info)
     for _ in range(WARM_UP):
@@ -82,8 +83,8 @@ def measure(size_bytes: int, device: torch.device, rank_info: RankInfo) -> Measu
 
 
 def measure_pairs(device: torch.device, rank_info: RankInfo) -> Iterator[tuple[str, str, Measurement]]:
-    """Measure each pair of nodes, with one rank of each; yield the nodes' names and the measurement on all
-    ranks. With fewer than three nodes, measures pairs of ranks."""
+    """Yield (node, node, measurement) for each pair of nodes, measured between one rank of each; between pairs of
+    ranks if there are fewer than three nodes. All ranks must iterate together; each gets all results."""
     names = [""] * rank_info.world_size
     distributed.all_gather_object(names, os.environ.get("TRAINYARD_NODE") or socket.gethostname())
     firsts = {name: rank for rank, name in reversed(list(enumerate(names)))}
@@ -147,7 +148,8 @@ def _pair_seconds(device: torch.device, group: distributed.ProcessGroup | None) 
 
 
 def _wrong(message: Tensor, rank_info: RankInfo) -> int:
-    """Return how many elements of the all-reduced tensor are wrong; each rank contributed rank + 1."""
+    """All-reduce a message in which each rank writes its rank + 1. Return how many elements of the sum are wrong
+    on this rank."""
     message.fill_(rank_info.rank + 1)
     distributed.all_reduce(message)
     expected = rank_info.world_size * (rank_info.world_size + 1) // 2

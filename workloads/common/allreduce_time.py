@@ -24,8 +24,8 @@ class AllReduceTime:
         net.register_comm_hook(None, self._averaged)
 
     def take_seconds(self) -> float:
-        """Return how many seconds since the last call some gradients were being averaged; overlapping averages count
-        once."""
+        """Return during how many seconds since the last call at least one all-reduce was running; overlapping
+        ones count once."""
         spans, self._spans = self._spans, []
         if not spans:
             return 0.0
@@ -57,7 +57,7 @@ class AllReduceTime:
 
 
 def covered(spans: list[tuple[float, float]]) -> float:
-    """Return the length of the union of (start, end) spans."""
+    """Return the total length that (start, end) spans cover; overlaps count once."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))

@@ -20,7 +20,7 @@ def form_group(
     store: Store, rank: int, size: int, device: torch.device, timeout: timedelta | None = None
 ) -> None:
     """Join the process group of `size` ranks that share `store`, over NCCL or gloo as `backend_of` chooses.
-    `timeout`: limit of each collective call, None for torch's default."""
+    Blocks until all ranks have joined. `timeout`: limit of each collective call, None for torch's default."""
     backend = backend_of(_gpus(store, rank, size, device))
     distributed.init_process_group(
         backend,

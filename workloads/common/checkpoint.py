@@ -33,24 +33,23 @@ class OtherModel(CheckpointRefused):
 
 
 def checkpoint_dir() -> Path:
-    """Return the directory of this pod's checkpoints: TRAINYARD_CHECKPOINT_DIR, else below the working
-    directory.
+    """Return the directory of this pod's checkpoints: TRAINYARD_CHECKPOINT_DIR, else `checkpoints` below the
+    working directory; in a job of several pods a subdirectory per rank.
 
-    Trainyard keeps the directory over all attempts of a job, so that a preempted job can resume.
-    """
+    Trainyard keeps the directory over all attempts of a job, so that a preempted job can resume."""
     folder = shared_dir()
     is_gang = int(os.environ.get("TRAINYARD_WORLD_SIZE", "1")) > 1
     return folder / f"rank-{os.environ.get('TRAINYARD_RANK', '0')}" if is_gang else folder
 
 
 def shared_dir() -> Path:
-    """Return the directory of checkpoints that one worker of the job writes and all can read."""
+    """Return the job's directory of checkpoints, for programs in which one worker writes them and all read them."""
     return Path(os.environ.get("TRAINYARD_CHECKPOINT_DIR", "checkpoints"))
 
 
 def save(folder: Path, step: int, state: dict[str, Any], model: str = "") -> Path:
-    """Write the checkpoint of `step` completed steps, report it and remove all but the newest few; return its
-    directory. `model`: name of the model, checked when loading."""
+    """Write a checkpoint of `state` after `step` completed steps, report it in the job's output, and remove all
+    but the newest few. Return its directory. `model`: a name that `load` compares."""
     with writing():
         target = _write(folder, step, state, model)
     report_checkpoint(step, time.time())
@@ -58,8 +57,8 @@ def save(folder: Path, step: int, state: dict[str, Any], model: str = "") -> Pat
 
 
 def load(path: Path, model: str = "") -> tuple[int, dict[str, Any]]:
-    """Return (step, state) of one checkpoint. Before reading any of the state raises CheckpointRefused if it is
-    damaged, OtherModel if it was saved with another `model`."""
+    """Return (step, state) of one checkpoint. Raises CheckpointRefused if it is missing or damaged, and
+    OtherModel if it was saved with another `model`, before the state is unpickled."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         step, expected = int(manifest["step"]), (manifest["sha256"], manifest["bytes"])
@@ -81,9 +80,8 @@ def load(path: Path, model: str = "") -> tuple[int, dict[str, Any]]:
 
 
 def load_latest(folder: Path, model: str = "") -> tuple[int, dict[str, Any]] | None:
-    """Return (step, state) of the newest intact checkpoint, None if there is none. Reports damaged ones and
-    uses the one before. Raises OtherModel for another model's checkpoint, which new checkpoints would
-    replace."""
+    """Return (step, state) of the newest intact checkpoint, None if there is none. Prints why damaged ones are
+    skipped. Raises OtherModel if the newest intact one is of another `model`: new checkpoints would replace it."""
     for path in reversed(_steps(folder)):
         try:
             found = load(path, model)

@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """The device, and functions that read its use. `utilization`: 0 to 1 since the last reading."""
+    """The device, and functions that read this process's use of it. `utilization`: 0 to 1 since the last call."""
 
     device: torch.device
     meter: Meter

@@ -25,9 +25,9 @@ class RanksMissing(RuntimeError):
 
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[RankInfo]:
-    """Join the process group (see backends) for the time of a `with` block. A single rank joins a
-    group of one, so that programs need no special case. Rank 0 listens at MASTER_ADDR and MASTER_PORT.
-    Raises RanksMissing, with the missing ranks, if they do not join within JOIN_SECONDS (300)."""
+    """Context manager that joins the process group (see backends) and leaves it at the end. A single rank joins a
+    group of one, so that programs need no special case. Rank 0 listens at MASTER_ADDR and MASTER_PORT. Raises
+    RanksMissing, with the missing ranks, if they do not join within JOIN_SECONDS (300)."""
     rank_info = rank_info_from(os.environ)
     # A single rank needs no port, which another program might use.
     store = HashStore() if rank_info.world_size == 1 else _store_of_all(rank_info)
@@ -39,8 +39,8 @@ def joined_ranks(device: torch.device) -> Iterator[RankInfo]:
 
 
 def means_over_ranks(sums: Sequence[float], number: int, device: torch.device) -> tuple[list[float], int]:
-    """Return (means, number of items) over all ranks; `sums` are this rank's sums over `number` items. Raises
-    ValueError if there are no items at all."""
+    """Return (means, number of items) over all ranks, which must call it together. `sums`: this rank's sums over
+    its `number` items. Raises ValueError if no rank has any item."""
     totals = torch.tensor([*sums, number], dtype=torch.float64, device=device)
     distributed.all_reduce(totals)
     *totals_of, items = totals.tolist()

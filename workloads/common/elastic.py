@@ -89,9 +89,9 @@ class Step:
         self._world = world
 
     def average(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
-        """Replace gradients by their mean over all samples of the step. Return False if a peer was lost:
-        gradients are then invalid and the step must not be applied. Raises LossNotFinite on all workers
-        alike."""
+        """Replace the gradients of `parameters` by their mean over all samples of the step. Return False if a
+        peer was lost: the gradients are then invalid and the step must not be applied. Raises LossNotFinite, on
+        all workers alike, if the mean is not finite."""
         tensors = [parameter for parameter in parameters if parameter.requires_grad]
         self.is_complete = self._world.average(tensors, self.indexes)
         return self.is_complete
@@ -122,8 +122,8 @@ class World:
     def joined(
         cls, device: torch.device, replica: Replica, epochs: Epochs, policy: Policy, first_step: int = 0
     ) -> Iterator[World]:
-        """Join the job's workers, and leave at the end of the block. Blocks until this worker is a member.
-        `first_step`: completed steps of the checkpoint from which the replica was loaded."""
+        """Context manager that joins the job's workers and leaves at its end. Blocks until this worker is a
+        member. `first_step`: completed steps of the checkpoint from which `replica` was loaded."""
         world = cls(device, replica, epochs, policy)
         world.step = first_step
         if membership.DIRECTORY not in os.environ:
@@ -154,12 +154,13 @@ class World:
 
     @property
     def learning_rate_factor(self) -> float:
-        """Return the factor for the learning rate at this step."""
+        """Return the factor by which to multiply the base learning rate in the next step."""
         since = self.step - self._switched_at_step
         return self.policy.learning_rate_factor(self.size, self._size_before, since)
 
     def steps(self) -> Iterator[Step]:
-        """Yield steps until the epochs are complete, the job is stopped, or this worker has left."""
+        """Yield one Step at a time until the epochs are complete, the job is stopped, or this worker has left. A
+        step whose `average` returned False is yielded again with the same samples."""
         while not (self.epochs.is_over or self.has_left or self.is_stopped):
             global_batch = self.policy.global_batch(self.size)
             step = Step(self, self.epochs.share(self.rank, self.size, global_batch))
@@ -169,8 +170,8 @@ class World:
                 self._complete(global_batch)
 
     def average(self, parameters: list[torch.nn.Parameter], indexes: Tensor) -> bool:
-        """Average the gradients over all workers as `Step.average` does; `indexes`: this worker's samples. Errors of
-        the collective call may be caused by a lost peer; all other errors are raised as errors of the program."""
+        """Average the gradients over all workers for `Step.average`. `indexes`: this worker's samples. An error
+        of a collective call counts as a lost peer, and a new group is formed; other errors are raised."""
         gradients, flat = _flattened(parameters)
         lost: BaseException | None = None
         try:
@@ -209,8 +210,8 @@ class World:
         return self._seen
 
     def _is_stopping(self, asked: list[bool]) -> bool:
-        """Return whether the job ends after this step: only if all members were asked to, since a single
-        worker may be stopped alone."""
+        """Return whether the job ends after this step: only if all members got SIGTERM. A worker that alone got
+        it leaves after LEAVE_ALONE_SECONDS. `asked`: by rank, whether the member got it."""
         if not self._stop:
             return all(asked)
         now = time.monotonic()
@@ -287,8 +288,8 @@ class World:
         return gathered
 
     def _finish(self, work: distributed.Work) -> None:
-        """Wait for a collective call. Raises PeerLost if a member is gone: gloo may not notice a closed
-        connection while sending, and would wait until its time limit."""
+        """Wait for a collective call. Raises PeerLost if a member is gone. On CPUs it polls for that: gloo may
+        not notice a closed connection while sending and would wait until its time limit."""
         while self._member is not None and self.device.type == "cpu" and not work.is_completed():
             try:
                 work.wait(LOOK)
@@ -319,8 +320,8 @@ class _Membered:
         threading.Thread(target=self._beat, name="elastic-beat", daemon=True).start()
 
     def newest(self, busy_seconds: float) -> int:
-        """Return the number of the newest generation that this worker has received; also reports
-        `busy_seconds`."""
+        """Return the number of the newest published generation. Also adds `busy_seconds`, the computing time of
+        this step, to the mean that the worker reports."""
         self._status.busy_seconds += (busy_seconds - self._status.busy_seconds) / 10
         found = self._mailbox.membership()
         return self._world.generation if found is None else found.generation
@@ -368,7 +369,7 @@ class _Membered:
         self.switch(is_planned=False, interrupted=1)
 
     def note_epoch(self) -> None:
-        """Count a completed epoch."""
+        """Report that an epoch is complete; the owner of the membership is not notified at once."""
         self._update(membership.TRAINING, is_urgent=False)
 
     def close(self) -> None:

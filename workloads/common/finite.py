@@ -18,7 +18,8 @@ def check_loss(loss: float, step: int) -> None:
 
 
 def not_finite(what: str, step: int) -> LossNotFinite:
-    """Return the error for a step whose loss or gradients (`what`) are not finite."""
+    """Return the error for a step whose values are not finite. `what`: a clause for the message, such as "loss is
+    nan"."""
     return LossNotFinite(
         f"LossNotFinite: at step {step} the {what}. The weights are lost; checkpoints of earlier steps are kept."
         " Use a lower LEARNING_RATE or a larger BATCH_SIZE, and look at the samples of that step."

@@ -1,10 +1,9 @@
 """Run a program alone, as a rank, or (in the launcher of an MPI job) as one rank in each pod: `python -m
 workloads.common.launch MODULE [ARGUMENTS]`.
 
-Ranks are started by mpirun if it works here, else by this program on this machine. The first rank that fails
-is reported with its error; the others are ended CLEAN_UP_SECONDS (10) later, and the exit code is that of the
-first. Imports no torch.
-"""
+Ranks are started by mpirun if it works here, else by this program on this machine. The first rank that fails is
+reported with its error; the others are ended CLEAN_UP_SECONDS (10) later, and the exit code is that of the first.
+Imports no torch."""
 
 from __future__ import annotations
 
@@ -74,8 +73,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class Launch:
-    """The ranks of one run of a module; forwards SIGTERM to them. `is_local`: on this machine, without
-    mpirun. Raises LaunchRefused in a process that is a rank already."""
+    """One run of a module in `ranks` processes. `is_local`: start them on this machine, without mpirun. Creating
+    it raises LaunchRefused in a process that is a rank already."""
 
     def __init__(self, ranks: int, module: str, arguments: Sequence[str], *, is_local: bool = False) -> None:
         if LAUNCHED in os.environ:
@@ -86,7 +85,8 @@ class Launch:
         self._is_stopped = False
 
     def run(self) -> int:
-        """Start all ranks and wait for their end. Returns the exit code."""
+        """Start all ranks, forward SIGTERM to them, and wait for their end. Return the exit code of the first
+        rank that failed, else 0; after SIGTERM, the first code that is not 0."""
         with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
             signal.signal(signal.SIGTERM, self._pass_on)
             self._start({**os.environ, FAILURES: folder})
@@ -162,8 +162,8 @@ def first_failure(folder: Path) -> Failure | None:
 
 
 def _run(module: str, arguments: Sequence[str], rank: int | None) -> int:
-    """Run a module as a program and return its exit code. A rank (`rank` not None) runs in a child process, so that
-    its end is recorded even if it is killed."""
+    """Run a module as a program and return its exit code. A rank (`rank` not None) runs in a child process, so
+    that this process can record that it was killed."""
     sys.argv = [module, *arguments]
     if rank is None:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -219,7 +219,7 @@ def _exit_code(end: SystemExit) -> tuple[int, str]:
 
 
 def _publish(text: str) -> None:
-    """Print a failure, and write it where the control plane reads it."""
+    """Print a failure, and write it to the file named in ERROR_FILE's variable, which the control plane reads."""
     print(text, flush=True)
     if ERROR_FILE in os.environ:
         with contextlib.suppress(OSError):

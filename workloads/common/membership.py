@@ -113,7 +113,7 @@ class Mailbox:
 
     def report(self, status: Status, *, is_urgent: bool = True) -> None:
         """Replace the status file. `is_urgent`: also notify the owner through its named pipe, if there is one;
-        otherwise the owner finds the change when it polls."""
+        else the owner finds the change when it next polls."""
         status.switches = status.switches[-SWITCHES_KEPT:]
         replace_file(self._directory / STATUS, json.dumps(asdict(status)))
         if is_urgent:
@@ -150,13 +150,13 @@ class Mailbox:
 
 
 def read_membership(data: Mapping[str, Any]) -> Membership:
-    """Return the membership in parsed JSON."""
+    """Return the membership from the parsed JSON of a membership file."""
     members = tuple(Member(**member) for member in data["members"])
     return Membership(int(data["generation"]), members, int(data.get("loss", 0)))
 
 
 def read_status(data: Mapping[str, Any]) -> Status:
-    """Return the status in parsed JSON."""
+    """Return the status from the parsed JSON of a status file."""
     return Status(**{**data, "switches": [Switch(**switch) for switch in data["switches"]]})
 
 

@@ -73,8 +73,8 @@ def report(
 
 
 def report_checkpoint(step: int, at: float) -> None:
-    """Print that a checkpoint of `step` completed steps exists, and the Unix time `at` at which it was saved; later
-    progress lines repeat both."""
+    """Print a progress line that a checkpoint of `step` completed steps was saved `at` a time (Unix seconds);
+    later progress lines repeat both."""
     _checkpoint.update(checkpoint_at=int(at), checkpoint_step=step)
     _print({"trainyard": 1, **_checkpoint})
 

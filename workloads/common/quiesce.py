@@ -55,8 +55,9 @@ def answering(is_writer: bool = True) -> Iterator[None]:
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Context manager that delays snapshots; first waits for the end of one that is being taken. If that takes too
-    long, this program stops participating, and the snapshot counts as crash-consistent."""
+    """Context manager around writes to volumes: a snapshot waits for its end. It first waits for a snapshot that
+    is being taken. If that takes too long, this program stops participating, and the snapshot counts as
+    crash-consistent."""
     began = time.monotonic()
     is_held = _writes.acquire(timeout=POLL_SECONDS)
     while not is_held and time.monotonic() - began < _lock_seconds():

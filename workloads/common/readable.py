@@ -12,8 +12,9 @@ from workloads.common.records import BadRecord, Skipped
 
 
 class Readable(Dataset[Any]):
-    """The samples of another data set. A broken one is replaced by the next readable one, so that batches keep their
-    size. Raises TooManyBadRecords beyond the limit; each data loading process counts separately."""
+    """The samples of `data`. A broken one is replaced by the next readable one, so that batches keep their size.
+    Indexing raises TooManyBadRecords beyond the limit of `skipped`, BadRecord if no sample is readable. Each data
+    loading process counts separately."""
 
     def __init__(self, data: Dataset[Any], skipped: Skipped) -> None:
         self._data, self._skipped = data, skipped

@@ -33,8 +33,8 @@ class Skipped:
         self.count = 0
 
     def read(self, name: str, read: Callable[[], T]) -> T | None:
-        """Return what `read` returns, or None for a bad record, which is counted. Raises TooManyBadRecords
-        beyond the limit."""
+        """Return what `read` returns. For a bad record (BadRecord or OSError) print and count `name`, and return
+        None. Raises TooManyBadRecords beyond the limit."""
         try:
             return read()
         except (BadRecord, OSError) as error:

@@ -38,7 +38,7 @@ class Policy:
             raise ValueError("batch_size and reference_workers must be 1 or more.")
 
     def global_batch(self, workers: int) -> int:
-        """Return the number of samples in one step over all workers."""
+        """Return the number of samples in one step, over all `workers`."""
         return self.batch_size * (self.reference_workers if self.name == CONSTANT_GLOBAL_BATCH else workers)
 
     def learning_rate_factor(self, workers: int, before: int, steps_since_switch: int) -> float:
@@ -79,8 +79,8 @@ class Epochs:
         return batch[rank::workers]
 
     def advance(self, seen: int, digest: int, global_batch: int) -> None:
-        """Complete a step of `global_batch` samples in which all workers together saw `seen` samples; `digest`: the
-        sum of their digests."""
+        """Move on by a step of `global_batch` samples. `seen`: the number of samples that all workers together
+        trained on; `digest`: the sum of their `digest_of`."""
         self.position += global_batch
         self.seen += seen
         self.digest = _wrapped(self.digest + digest)
@@ -93,7 +93,7 @@ class Epochs:
         return {name: getattr(self, name) for name in names}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the state of another worker or a checkpoint."""
+        """Restore the values that `state` returned, from another worker or a checkpoint."""
         for name, value in state.items():
             setattr(self, name, int(value))
 

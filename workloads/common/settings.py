@@ -13,7 +13,7 @@ class Settings(argparse.ArgumentParser):
     """Argument parser in which each option is also a variable: `--batch-size` is BATCH_SIZE."""
 
     def add(self, name: str, default: str, read: Callable[[str], object] = str, text: str = "") -> None:
-        """Add an option `name` with the default text `default`; its environment variable takes precedence over that.
+        """Add an option `name`. Its default is the environment variable of that name, else the text `default`.
         `read` converts the text to a value; `text`: its help."""
         variable = name.upper().replace("-", "_")
         value = os.environ.get(variable, default)
@@ -22,15 +22,15 @@ class Settings(argparse.ArgumentParser):
 
 
 def flag(text: str) -> bool:
-    """Return the value of `true` or `false` in the usual spellings. Raises ArgumentTypeError for other text, which
-    argparse shows as the option's error."""
+    """Parse `true` or `false`, in the usual spellings. Raises ArgumentTypeError for other text, which argparse
+    shows as the option's error."""
     if text.lower() not in TRUE + FALSE:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() in TRUE
 
 
 def positive(text: str) -> int:
-    """Return a whole number of at least 1. Raises ArgumentTypeError for other text, which argparse shows as the
+    """Parse a whole number of at least 1. Raises ArgumentTypeError for other text, which argparse shows as the
     option's error."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
@@ -38,7 +38,7 @@ def positive(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """Return a whole number of at least 0. Raises ArgumentTypeError for other text, which argparse shows as the
+    """Parse a whole number of at least 0. Raises ArgumentTypeError for other text, which argparse shows as the
     option's error."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")

@@ -13,7 +13,7 @@ _state = {"is_asked": False}
 
 
 def is_asked() -> bool:
-    """Return whether this process received SIGTERM since its StopRequest was created."""
+    """Return whether this process received SIGTERM after its newest StopRequest was created; False without one."""
     return _state["is_asked"]
 
 
@@ -24,7 +24,7 @@ def ignore_in_loader(number: int) -> None:
 
 
 class StopRequest:
-    """True once SIGTERM was received; check it after every step."""
+    """Handles SIGTERM from its creation on; true once the signal was received. Check it after every step."""
 
     def __init__(self) -> None:
         self._is_asked = _state["is_asked"] = False

@@ -114,8 +114,8 @@ class Training:
         self._is_bf16 = use.device.type == "cuda" and torch.cuda.is_bf16_supported()
 
     def resume(self) -> None:
-        """Resume from the newest checkpoint, which rank 0 reads for all ranks; does nothing without one. Raises
-        OtherModel on rank 0 if it belongs to another model."""
+        """Resume from the newest checkpoint, which rank 0 reads for all ranks; do nothing if there is none.
+        Raises OtherModel on rank 0 if it belongs to another model."""
         found: list[Any] = [None]
         if self._rank_info.is_first:
             found = [checkpoint.load_latest(self._plan.checkpoints, self._program.model)]
@@ -281,7 +281,7 @@ class Training:
 
 
 class _Pace:
-    """When a progress line is due, and the duration of the steps since the last one."""
+    """Decides when a progress line is due, and measures the steps since the last one."""
 
     def __init__(self, step: int) -> None:
         self._at, self._step, self._allreduce = time.monotonic(), step, 0.0

@@ -62,9 +62,9 @@ class Worker:
 
 
 class Crew:
-    """The workers of one training and their membership. Call `tick` frequently, or wait with `until`. `folder`: a
-    new directory for each worker is created in it; `program` runs in each worker and returns its exit code;
-    `min_workers`: with fewer no generation is formed."""
+    """The workers of one training and their membership. `folder`: where each worker gets a new directory;
+    `program`: runs in each worker and returns its exit code; `min_workers`: with fewer no generation is formed.
+    Call `tick` frequently, or wait with `until`."""
 
     def __init__(self, folder: Path, program: Callable[[], int], min_workers: int = 1) -> None:
         self._folder, self._program, self._min_workers = folder, program, min_workers
@@ -76,17 +76,17 @@ class Crew:
         self._leavers: tuple[int, ...] = ()
 
     def start(self, count: int) -> list[int]:
-        """Fork `count` workers, which warm up while the training continues. Return their numbers."""
+        """Fork `count` workers, which prepare while the training continues. Return their numbers."""
         first = len(self.workers)
         return [self._fork(number).id for number in range(first, first + count)]
 
     def is_ready(self, numbers: Sequence[int]) -> bool:
-        """Return whether all of these workers can become members."""
+        """Return whether all of these workers have written their first status, so that `publish` may name them."""
         return all(self.workers[number].status is not None for number in numbers)
 
     def publish(self, numbers: Sequence[int], *, is_loss: bool = False) -> int:
-        """Publish a generation with these members, which must be ready. Return its number. `is_loss`: the
-        previous one cannot complete its step."""
+        """Publish a generation with these workers as members; all must be ready. Return its number. `is_loss`:
+        the previous generation lost a member and cannot complete its step."""
         statuses = {number: self.workers[number].status for number in numbers}
         members = tuple(Member(number, status.address) for number, status in statuses.items() if status)
         before, self.members = self.members, tuple(member.id for member in members)
@@ -121,7 +121,7 @@ class Crew:
             time.sleep(TICK_SECONDS)
 
     def steps(self) -> int:
-        """Return the number of completed steps from the members' files."""
+        """Return the highest number of completed steps that a member reports; 0 without members."""
         return max((self._step_of(number) for number in self.members), default=0)
 
     def kill(self, number: int, which: int = signal.SIGKILL) -> None:
@@ -130,7 +130,7 @@ class Crew:
             os.kill(self.workers[number].pid, which)
 
     def close(self) -> None:
-        """Kill remaining workers and wait for them."""
+        """Kill the workers that still run and wait for them."""
         for worker in self.workers.values():
             if worker.is_alive:
                 os.kill(worker.pid, signal.SIGKILL)

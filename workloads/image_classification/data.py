@@ -80,9 +80,9 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
 
 
 def read_folders(root: Path, classes: Sequence[str], skipped: Skipped) -> list[Labelled]:
-    """Return the images of `root/CLASS/`, each with the index of its class in `classes`. Unreadable images, and images
-    in other folders, are counted in `skipped`. Raises NoData if no image is left, TooManyBadRecords beyond the limit.
-    """
+    """Return the images of `root/CLASS/`, each with the index of its class in `classes`. Skips unreadable images
+    and those in other folders, and counts them in `skipped`. Raises NoData if no image is left, TooManyBadRecords
+    beyond the limit of `skipped`."""
     numbers = {name: number for number, name in enumerate(classes)}
     found = []
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
@@ -96,7 +96,7 @@ def read_folders(root: Path, classes: Sequence[str], skipped: Skipped) -> list[L
 
 
 def classes_of(root: Path) -> list[str]:
-    """Return the class names, which are the names of the folders, sorted. Raises NoData if `root` is not a
+    """Return the sorted names of the directories in `root`, one for each class. Raises NoData if `root` is not a
     directory."""
     if not root.is_dir():
         raise NoData(f"There is no {root}. Pictures are in train/CLASS/ of DATA_DIR.")
@@ -104,8 +104,9 @@ def classes_of(root: Path) -> list[str]:
 
 
 def read_table(table: Path, pictures: Path, skipped: Skipped) -> list[Labelled]:
-    """Return the images that `table` lists, in the directory `pictures`, each with a 0 or 1 for each of FINDINGS.
-    Bad rows are counted in `skipped`. Raises NoData without the table or its columns."""
+    """Return the images that the CSV file `table` lists, from the directory `pictures`, each with a 0 or 1 for
+    each of FINDINGS. Counts bad rows in `skipped`. Raises NoData without the file or its columns,
+    TooManyBadRecords beyond the limit of `skipped`."""
     if not table.is_file():
         raise NoData(f"There is no {table}.")
     with open(table, newline="", errors="replace") as file:

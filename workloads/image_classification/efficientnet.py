@@ -23,7 +23,7 @@ DROPPED_BLOCKS = 0.2
 
 
 def channels_of(channels: float, width: float) -> int:
-    """Return channels scaled by `width`, rounded to a multiple of 8, at most a tenth below."""
+    """Return `channels` times `width`, rounded to a multiple of 8 that is not more than a tenth below it."""
     scaled = channels * width
     rounded = max(8, int(scaled + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * scaled else rounded
@@ -71,7 +71,8 @@ class InvertedBottleneck(nn.Module):
         return x + self._thinned(branch) if self.is_residual else branch
 
     def _thinned(self, branch: Tensor) -> Tensor:
-        """Skip the branch for some images of a training batch (stochastic depth)."""
+        """Set the branch to 0 for a random part of a training batch's images (stochastic depth); return it
+        unchanged outside of training."""
         if not self.training or self.dropped == 0:
             return branch
         kept = torch.rand(len(branch), 1, 1, 1, device=branch.device) >= self.dropped

@@ -19,8 +19,9 @@ HEADINGS = ("ImageId", "filename", "image")
 
 
 def sort_pictures(folder: Path, truth: Path, skipped: Skipped) -> int:
-    """Move the images of `folder` into folders of the classes that the file `truth` gives. Return how many are in
-    these folders now."""
+    """Move the images of `folder` into subfolders by the classes that the file `truth` gives. Return how many of
+    its images are there now. Counts bad rows in `skipped`; raises TooManyBadRecords beyond its limit. Safe to
+    repeat."""
     return sum(
         skipped.read(name, partial(_move, folder, name, kind)) is not None for name, kind in _rows(truth)
     )

@@ -114,14 +114,16 @@ class Classification:
         return accuracy
 
     def _right(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return for each image 1 if its class is right, or the share of its labels that are right."""
+        """Return for each image 1 if its class is right, else 0; with several labels, the share of them that are
+        right."""
         if self._is_multi:
             return ((logits > 0) == (targets > 0.5)).float().mean(dim=1)
         return (logits.argmax(dim=1) == targets).float()
 
 
 def make_net(model: str, outputs: int) -> nn.Module:
-    """Return a network by its model name, with this number of `outputs`; a small one for any other name."""
+    """Return the network `model` (one of MODELS) with this number of `outputs`; a small one for a name that is
+    neither RESNET nor an EfficientNet."""
     if model == RESNET:
         return ResNet50(outputs)
     if model in EFFICIENT_NETS:
@@ -137,8 +139,9 @@ def make_net(model: str, outputs: int) -> nn.Module:
 
 
 def read_data(options: Options, skipped: Skipped) -> Data:
-    """Return training and validation data: synthetic without `data_dir`. Raises NoData if there are none,
-    TooManyBadRecords if too many cannot be read."""
+    """Return training and validation data: from `data_dir`, or generated without it; with `labels` every
+    VALIDATED_SHARE-th row is for validation. Raises NoData if there is nothing to train on, TooManyBadRecords if
+    too many images cannot be read."""
     if options.data_dir is None:
         labels = len(FINDINGS) if options.labels else 0
         train, validation = (Drawn(many, options.side, labels) for many in (DRAWN_PICTURES, DRAWN_VALIDATION))

@@ -22,7 +22,7 @@ OFFLINE = (
 
 
 def main() -> int:
-    """Serve the working directory until SIGTERM. Exit code 2 if there is no declared port or no token."""
+    """Serve the working directory until SIGTERM. Return 2 at once if the environment has no port or token."""
     port, token = os.environ.get("PORT"), os.environ.get(TOKEN_VARIABLE)
     if not port or not token:
         print("JupyterLab needs a port to serve: submit the job with --port 8888", file=sys.stderr)

@@ -66,8 +66,8 @@ class Lanes(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
 
 def read_list(folder: Path, name: str, skipped: Skipped) -> list[Sample]:
-    """Return the samples of a list whose image and mask both exist. Raises FileNotFoundError without the
-    list."""
+    """Return the samples of the list `name`, such as "train", whose image and mask exist; counts the others in
+    `skipped`. Raises FileNotFoundError without the list, TooManyBadRecords beyond the limit of `skipped`."""
     file = folder / LISTS / f"{name}.txt"
     lines = file.read_text().splitlines()
     read = (
@@ -90,7 +90,7 @@ def _sample(folder: Path, line: str) -> Sample:
 
 
 def _check_heads(sample: Sample) -> None:
-    """Raise BadRecord for files that are not images; reads only their headers."""
+    """Raise BadRecord if the sample's image or mask is not an image file; reads only their headers."""
     for file in (sample.picture, sample.mask):
         try:
             with Image.open(file):

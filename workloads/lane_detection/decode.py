@@ -18,8 +18,9 @@ NOTHING = -2.0
 
 
 def lanes_of(fine: Tensor, exists: Tensor, rows: Sequence[float]) -> list[list[float]]:
-    """Return the lanes of one image: an x for each of `rows`. `fine`: (5, h, w) logits; `exists`: (4,)
-    logits."""
+    """Return the lanes of one image, each with an x for each y of `rows`, in the pixels of the original image.
+    `fine`: (5, h, w) class logits; `exists`: (4,) logits of the lanes' existence. Omits lanes that do not exist
+    or have fewer than two points."""
     chances = functional.softmax(fine.float(), dim=0)
     height, width = chances.shape[1:]
     kernel = round(BLUR * width / BLURRED_WIDTH) | 1

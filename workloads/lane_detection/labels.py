@@ -36,7 +36,8 @@ class Label:
 
 
 def read_labels(file: Path, skipped: Skipped) -> Iterator[Label]:
-    """Yield the labels of a file. Skips invalid lines, and labels whose image is missing."""
+    """Yield the labels of a file. Skips invalid lines and labels whose image is missing, and counts them in
+    `skipped`. Raises TooManyBadRecords beyond its limit."""
     with open(file, "rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -85,8 +86,8 @@ def slots_of(label: Label) -> tuple[Points | None, ...]:
 
 
 def draw_mask(slots: Sequence[Points | None], width: int = WIDTH, height: int = HEIGHT) -> Image.Image:
-    """Return a mask with each lane drawn in the number of its slot, from 1; 0 is background. Raises ValueError
-    unless there are LANES slots."""
+    """Return a greyscale image of `width` by `height` in which each lane is drawn in the number of its slot, from
+    1; 0 is background. Raises ValueError unless there are LANES slots."""
     if len(slots) != LANES:
         raise ValueError(f"There are {LANES} slots, not {len(slots)}.")
     mask = Image.new("L", (width, height))

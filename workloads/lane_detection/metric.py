@@ -35,17 +35,17 @@ class Score:
 def score(
     predicted: Sequence[Lane], true: Sequence[Lane], rows: Sequence[float], run_ms: float = 0.0
 ) -> Score:
-    """Return the score of one image by the benchmark's rules. `rows`: the y of each x in a lane. `run_ms`: how long
-    the network took for the image; above SLOWEST_MS nothing counts as found. Raises ValueError for a lane whose
-    length differs from that of `rows`."""
+    """Return the score of one image by the benchmark's rules. `rows`: the y of each x in a lane. `run_ms`: the
+    network's time for the image in milliseconds; above SLOWEST_MS all lanes count as missed. Raises ValueError
+    for a lane whose length differs from that of `rows`."""
     return _score(predicted, true, rows, run_ms, is_strict=False)
 
 
 def strict_score(
     predicted: Sequence[Lane], true: Sequence[Lane], rows: Sequence[float], run_ms: float = 0.0
 ) -> Score:
-    """Return the score of one image with each prediction matched to at most one lane, best pairs first. Arguments
-    and errors as of `score`."""
+    """Return the score of one image with each prediction matched to at most one true lane, best pairs first.
+    Arguments and errors as in `score`."""
     return _score(predicted, true, rows, run_ms, is_strict=True)
 
 

@@ -35,8 +35,8 @@ class Prepared:
 
 
 def prepare(folder: Path, skipped: Skipped) -> Prepared:
-    """Write the masks of labelled pictures, and the lists of training and validation pictures. Raises NoData without
-    a labelled picture, TooManyBadRecords if too many labels cannot be read."""
+    """Write a mask for each labelled image, unless it exists, and the lists of training and validation images.
+    Return their lengths. Raises NoData without a labelled image, TooManyBadRecords beyond the limit of `skipped`."""
     (folder / LISTS).mkdir(parents=True, exist_ok=True)
     train = _write_list(folder, "train", TRAIN, skipped)
     validation = _write_list(folder, "val", VALIDATION, skipped)
@@ -94,8 +94,8 @@ def _copy(source: Path, folder: Path) -> None:
 
 
 def _unpack(source: Path, folder: Path) -> None:
-    """Unpack a zip or tar. A member with a path outside of the directory is skipped in a zip; in a tar it raises
-    TarError, as do links and devices."""
+    """Unpack a zip or tar file. A tar member outside of `folder`, and a link or device, raises TarError; a zip
+    member outside is skipped."""
     if source.suffix == ".zip":
         shutil.unpack_archive(source, folder)
         return
@@ -120,7 +120,7 @@ def _write_list(folder: Path, name: str, files: Sequence[str], skipped: Skipped)
 
 
 def _write_mask(folder: Path, label: Label) -> str:
-    """Write a label's mask unless it exists. Return its line of the list."""
+    """Write a label's mask unless it exists. Return the label's line for the list of images."""
     slots = slots_of(label)
     mask = Path("seg_label") / Path(label.picture).with_suffix(".png")
     if not (folder / mask).exists():

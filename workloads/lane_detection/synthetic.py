@@ -27,8 +27,8 @@ Curve = tuple[float, float, float]
 
 
 def write_clips(folder: Path, count: int, seed: int = 0) -> None:
-    """Write `count` clips, with only frame 20 of each, which is labelled, and a label file for each part of
-    the split."""
+    """Write about `count` clips into `folder`, each with only its labelled frame (20), and a label file for each
+    part of the split; each part has at least one clip. Equal seeds give equal images."""
     drawn = iter(range(count))
     for name, share in SPLIT.items():
         numbers = [number for _, number in zip(range(max(1, round(count * share))), drawn, strict=False)]
@@ -72,7 +72,8 @@ def _write_clip(folder: Path, number: int, seed: int) -> dict[str, object]:
 
 
 def _curves(draw: np.random.Generator) -> list[Curve]:
-    """Return lanes that meet in one point: (x of that point, x at the lower border, bend)."""
+    """Return 2 to 4 lanes that meet in one point, as (x of that point, x at the lower border, bend), all in
+    pixels."""
     meeting = WIDTH / 2 + draw.uniform(-120, 120)
     width, middle = draw.uniform(420, 560), WIDTH / 2 + draw.uniform(-80, 80)
     bend = draw.uniform(-60, 60)

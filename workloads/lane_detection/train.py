@@ -109,8 +109,8 @@ class LaneDetection:
         return accuracy
 
     def _read(self, labels: Sequence[Label]) -> tuple[list[Label], Tensor]:
-        """Return the labels whose images can be read, and these images. A broken image is counted once, not
-        once per epoch."""
+        """Return the labels whose images can be read, and a tensor of these images, empty if there are none. A
+        broken image is counted once, not once per epoch."""
         known = [label for label in labels if label.picture not in self._broken]
         read = [(one, self._skipped.read(one.picture, partial(self._picture, one))) for one in known]
         self._broken |= {one.picture for one, picture in read if picture is None}
@@ -191,8 +191,8 @@ def _validation(folder: Path, skipped: Skipped) -> Iterator[Label]:
 
 
 def _prepared(folder: Path, rank_info: RankInfo, skipped: Skipped) -> None:
-    """Prepare the data if necessary: on rank 0, then on the first rank of each node that does not share its
-    disk."""
+    """Prepare the data unless they are: on rank 0, then on the first rank of each node that does not share its
+    disk. All ranks must call it."""
     for is_turn in (rank_info.is_first, rank_info.local_rank == 0):
         if is_turn and not (folder / LISTS / "train.txt").exists():
             fill(folder, "", SYNTHETIC_CLIPS if "DATA_DIR" not in os.environ else 0)

@@ -14,7 +14,7 @@ HELD_OUT, TRAINED = 297, 1500  # pictures
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Described in docs/howto/first-job.md. `workers`: processes that share each batch."""
+    """The user's settings, described in docs/howto/first-job.md. `workers`: processes that share each batch."""
 
     epochs: int
     batch_size: int
@@ -42,8 +42,8 @@ def read_settings(arguments: Sequence[str] | None) -> Settings:
 
 
 def most_workers(env: Mapping[str, str]) -> tuple[int, str]:
-    """Return the largest number of workers that this process may start, and what limits it: the job's GPUs,
-    else the cores."""
+    """Return the largest number of workers that this process may start, and the plural noun of what limits it:
+    the job's GPUs, else the cores."""
     gpus = env.get("TRAINYARD_GPU_DEVICES", "")
     if gpus:
         return len(gpus.split(",")), "GPUs in the job"

@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _launch(settings: Settings, arguments: Sequence[str]) -> int:
-    """Run this program once per worker, all on this machine. Return the exit code."""
+    """Run this program once per worker on this machine and wait. Return the exit code; 2, after a message, in a
+    process that is one of several ranks."""
     ranks = rank_info_from(os.environ).world_size
     if ranks > 1:
         print(f"--workers is for a process alone; this one is of {ranks} ranks.", file=sys.stderr)

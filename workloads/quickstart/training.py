@@ -83,8 +83,8 @@ class Training:
         self.accuracy = 0.0
 
     def resume(self) -> bool:
-        """Resume from the newest checkpoint, which the first worker reads for all; return False if there is none.
-        Raises OtherModel if it belongs to another model."""
+        """Resume from the newest checkpoint, which the first worker reads for all. Return False if there is none.
+        Raises OtherModel on the first worker if it belongs to another model."""
         read: list[Any] = [None]
         if self.rank_info.is_first:
             read = [checkpoint.load_latest(self.checkpoints, MODEL)]
@@ -129,7 +129,7 @@ class Training:
         return 0
 
     def _batches(self) -> Iterator[Tensor]:
-        """Yield sample indexes of the remaining batches, in an order that depends only on seed and epoch."""
+        """Yield the sample indexes of each remaining batch, in an order that depends only on seed and epoch."""
         while self.step < self.total_steps:
             epoch, position = divmod(self.step, self.steps_per_epoch)
             generator = torch.Generator().manual_seed(SEED + epoch)
@@ -194,7 +194,8 @@ class _Pace:
 
 
 def train(settings: Settings) -> int:
-    """Train as one rank, or alone. Return the exit code."""
+    """Train as one rank of a job, or alone. Return the exit code: 1, after a message, if the checkpoint cannot be
+    used."""
     stop = StopRequest()
     use = take_device()
     with joined_ranks(use.device) as rank_info:
@@ -211,7 +212,8 @@ def train(settings: Settings) -> int:
 
 
 def load_digits() -> Digits:
-    """Return scikit-learn's digits, shuffled with a fixed seed; the last HELD_OUT are for testing."""
+    """Return scikit-learn's digits, shuffled with a fixed seed; the last HELD_OUT are for testing. Raises
+    ModuleNotFoundError if scikit-learn is not installed."""
     rows = _rows()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED))
     pictures = rows[order, :-1].reshape(-1, 1, 8, 8) / 16
@@ -220,8 +222,8 @@ def load_digits() -> Digits:
 
 
 def _rows() -> Tensor:
-    """Return the file of the digits, (1797, 65): 64 pixels of 0 to 16 and the digit. Raises ModuleNotFoundError
-    without scikit-learn."""
+    """Read scikit-learn's file of digits: (1797, 65), 64 pixels of 0 to 16 and the digit. Raises
+    ModuleNotFoundError if scikit-learn is not installed."""
     found = find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError("scikit-learn, which brings the digits, is not installed.")
@@ -232,6 +234,7 @@ def _rows() -> Tensor:
 
 
 def _shifted(pictures: Tensor) -> Tensor:
-    """Return each image moved by up to a pixel, so that the network does not memorise positions."""
+    """Return the images of a batch shifted together by a random offset of up to one pixel in both directions, so
+    that the network does not memorise positions."""
     down, right = (int(shift) for shift in torch.randint(-1, 2, (2,)))
     return torch.roll(pictures, (down, right), dims=(2, 3))

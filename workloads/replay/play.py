@@ -21,7 +21,7 @@ LINE_EVERY_SECONDS = 2.0
 
 
 def main() -> int:
-    """Print lines until the end or SIGTERM; exit code 0, or 143 if stopped."""
+    """Print lines until the end, or until SIGTERM. Return 0, or 143 after SIGTERM."""
     duration = float(os.environ.get("DURATION_SECONDS", "600"))
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -40,7 +40,8 @@ def main() -> int:
 
 
 def kept_position(lines: int) -> int:
-    """Return how many of the `lines` an earlier attempt printed; 0 if none, all, or unknown."""
+    """Return how many of `lines` lines an earlier attempt printed; 0 if it printed none or all, or the position
+    cannot be read."""
     try:
         position = int(POSITION.read_text())
     except (OSError, ValueError):
