@@ -15,7 +15,8 @@ _TRAILING = ("command", "args")
 
 
 def yard_submit(project: str, spec: Mapping[str, Any]) -> str:
-    """Return one shell line. `spec`: a submission in REST form; fields with their default value are omitted."""
+    """Return a shell command line that submits `spec`, a submission in REST form. Omits fields with their default
+    value; NAME and PROJECT stand for a missing name or project."""
     kind = kind_named(str(spec.get("kind"))) or DEFAULT
     words = ["yard", kind.command, str(spec.get("name") or "NAME"), "-p", project or "PROJECT"]
     for field in DECLARED:

@@ -26,8 +26,8 @@ CLOSE_SECONDS = 1.0
 
 
 class LiveConsumer(AsyncWebsocketConsumer):
-    """Connection of one browser tab or script. It sends `subscribe`, `unsubscribe` and `ping`, and receives
-    frames."""
+    """Connection of one browser tab or script. The client sends `subscribe`, `unsubscribe` and `ping`, and
+    receives frames."""
 
     listener: Listener | None = None
 

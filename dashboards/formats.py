@@ -32,7 +32,7 @@ def number(value: float | None, column: int = 0) -> str:
 
 
 def decimals(values: Iterable[float | None]) -> int:
-    """Return the number of decimals that a column of exact numbers needs."""
+    """Return how many decimals a column needs to show these numbers with `number`."""
     return max((_decimals(number(value)) for value in values), default=0)
 
 
@@ -44,8 +44,8 @@ def lined_up(texts: Sequence[str]) -> list[str]:
 
 
 def measured(value: float | None, column: int | None = None) -> str:
-    """Format a measured value: 0.357 -> "0.36"; positive values that round to 0 are "<0.01". `column`: the
-    decimals of its column."""
+    """Format a measured value: 0.357 -> "0.36"; a positive value that rounds to 0 is "<0.01"; a dash for None.
+    `column`: the decimals of its column, None to choose them by the value."""
     if value is None:
         return NOTHING
     places = measured_decimals([value]) if column is None else column
@@ -102,7 +102,8 @@ def binary_size(count: int | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format seconds as the two largest units: "41 s", "2 m 10 s", "43 m", "3 h 20 m", "2 d 4 h"."""
+    """Format seconds as their one or two largest units: "41 s", "2 m 10 s", "43 m", "3 h 20 m", "2 d 4 h"; a dash
+    for None."""
     if seconds is None:
         return NOTHING
     whole = max(0, int(seconds))
@@ -124,7 +125,7 @@ def ago(seconds: float) -> str:
 
 
 def figure(value: float | None) -> str:
-    """Format a value with three significant figures: 0.08634 -> "0.0863"."""
+    """Format a value with three significant figures: 0.08634 -> "0.0863"; a dash for None, NaN and infinity."""
     if value is None or value != value or value in (float("inf"), float("-inf")):
         return NOTHING
     rounded = float(f"{value:.3g}")
@@ -140,7 +141,7 @@ def fraction(progress: Any) -> float | None:
 
 
 def rounded(value: float, places: int) -> float | int:
-    """Return a number rounded to `places` decimals as in JavaScript, a whole one as int: 25.0 -> 25."""
+    """Return a number rounded to `places` decimals; a whole result as int, as JavaScript writes it: 25.0 -> 25."""
     short = round(value, places)
     return int(short) if short == int(short) else short
 

@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """One square of the drawing: a device, or a node with all of its devices."""
+    """One square of the drawing: a device, or a node with all of its devices. `is_off`: it cannot be used now."""
 
     parts: tuple[Part, ...]
     is_idle: bool = False
@@ -59,8 +59,9 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """The drawing. `columns`, `pitch_x` and `pitch_y`: the grid of blocks, in the order of `names`. `off` and
-    `idle`: paths over squares of SQUARE units."""
+    """The drawing. `columns`, `pitch_x` and `pitch_y`: the grid of blocks, in the order of `names`, which are
+    separated by blanks. `free`, `idle` and `off`: the `d` of the paths over such squares. `square`: the width of
+    a square."""
 
     width: int
     height: int

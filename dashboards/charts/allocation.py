@@ -21,7 +21,7 @@ Steps = Sequence[tuple[datetime, float]]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A project's GPU use over a range, in GPUs: area, mean and peak."""
+    """A project's use of GPUs over a time range. `mean` and `peak` are in GPUs."""
 
     gpu_hours: float
     mean: float
@@ -117,7 +117,7 @@ def carried(
 
 
 def usage(points: Steps) -> Usage:
-    """Return the area under a step line, its mean and its peak."""
+    """Return the GPU hours, mean and peak of a step line of (time, GPUs)."""
     pairs = list(itertools.pairwise(points))
     seconds = (points[-1][0] - points[0][0]).total_seconds()
     area = sum(value * (after - at).total_seconds() for (at, value), (after, _next) in pairs)
@@ -125,7 +125,7 @@ def usage(points: Steps) -> Usage:
 
 
 def summed(lines: Sequence[Steps]) -> list[tuple[datetime, float]]:
-    """Return the sum of step lines, with a point at every change of one of them."""
+    """Return the sum of step lines, as a step line with a point at every change of one of them."""
     changes: dict[datetime, float] = {}
     for line in lines:
         before = 0.0

@@ -69,8 +69,8 @@ def joined(runs: Sequence[Run]) -> Joined:
 
 
 def curve_chart(curve: Curve, runs: Sequence[Run], *, theme: Theme, marks: Sequence[Mark] = ()) -> Chart:
-    """Return the figure of one curve. `runs`: values as stored; `marks`: events at steps, besides the starts
-    of attempts."""
+    """Return the figure of one metric over steps. `runs`: values as stored, not scaled; `marks`: events at steps,
+    in addition to the starts of attempts."""
     palette, whole = palette_for(theme), joined(runs)
     whole.marks.extend(marks)
     scaled = [(x, value * curve.scale) for x, value in whole.points]

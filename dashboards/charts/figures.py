@@ -82,7 +82,8 @@ class Axes:
 def line_figure(
     strokes: Sequence[Stroke], axes: Axes, *, theme: Theme, marks: Sequence[Mark] = ()
 ) -> dict[str, Any]:
-    """Return the figure as JSON data; its template is a name that the browser resolves."""
+    """Return the figure as JSON data. It names the template of `theme`, which the browser resolves. `marks`:
+    vertical lines."""
     plotly = graph_objects()
     labels = [
         _end_label(stroke, stroke.last) for stroke in strokes if stroke.label and stroke.last is not None
@@ -134,7 +135,8 @@ def sliding(start: datetime, end: datetime, live_seconds: int | None) -> dict[st
 
 
 def nice_ceiling(value: float) -> float:
-    """Return the next round number at or above a value, so that the axis's top has a label; 1 for 0."""
+    """Return the next round number at or above `value`, so that the top of the axis has a label; 1 if `value` is
+    not positive or not finite."""
     if value <= 0 or not math.isfinite(value):
         return 1.0
     step = 1.0

@@ -44,12 +44,13 @@ def spread(values: Sequence[float], low: float, high: float, plot_pixels: float)
 
 
 def most_labels(plot_pixels: float) -> int:
-    """Return how many labels fit one below the other in a plot of this height."""
+    """Return how many labels fit one below the other in a plot of this height in pixels."""
     return int(plot_pixels // GAP_PIXELS) + 1
 
 
 def room_for(labels: Sequence[str]) -> int:
-    """Return the pixels that labels need to the right of the plot, for values of any length."""
+    """Return the width in pixels to reserve for labels to the right of the plot. `labels`: may contain {value},
+    which counts as three characters; without labels it is NARROW."""
     longest = max((len(label.replace("{value}", "100")) for label in labels), default=0)
     if not longest:
         return NARROW

@@ -21,7 +21,7 @@ class Palette:
     projects: tuple[str, ...]
 
     def project(self, index: int) -> str:
-        """Return the colour for a project's palette index."""
+        """Return the colour of a project's palette index; indexes beyond the palette begin again at its start."""
         return self.projects[index % len(self.projects)]
 
 

@@ -34,7 +34,7 @@ class Scaled:
 
 
 def scaled(runs: Sequence[Measured]) -> list[Scaled]:
-    """Return the runs by number of workers, each compared with the smallest. Rates must be above 0."""
+    """Return the runs in order of their workers, each compared with the smallest run. Rates must be above 0."""
     ordered = sorted(runs, key=lambda run: run.workers)
     found = []
     for run in ordered:
@@ -65,7 +65,7 @@ def throughput_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
 
 
 def efficiency_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
-    """Return the figure of efficiency: speed-up as a share of the ideal."""
+    """Return the figure of efficiency by number of workers: speed-up in percent of the ideal."""
     palette, found = palette_for(theme), scaled(runs)
     points = [(float(one.run.workers), one.efficiency * 100) for one in found]
     top = max(100.0, nice_ceiling(max((y for _x, y in points), default=100.0)))

@@ -37,7 +37,7 @@ class Chart:
     rows: tuple[tuple[object, ...], ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON that the browser fetches."""
+        """Return {"figure", "summary", "table"}, which static/js/charts.js draws."""
         table = {"columns": list(self.columns), "rows": [list(row) for row in self.rows]}
         return {"figure": self.figure, "summary": self.summary, "table": table}
 
@@ -61,7 +61,8 @@ def thin(points: Sequence[Gapped], most: int = MOST_POINTS) -> list[Gapped]:
 
 
 def with_gaps(points: Sequence[TimePoint], longest: timedelta) -> list[Gapped]:
-    """Return points over time, with a gap (None) between two points that are more than `longest` apart."""
+    """Return the points, with a point of value None between two points that are more than `longest` apart, so
+    that the line breaks there."""
     line: list[Gapped] = []
     for (before, _value), (at, value) in itertools.pairwise([*points[:1], *points]):
         if at - before > longest:
@@ -76,5 +77,5 @@ def percent(share: float) -> str:
 
 
 def edge(x: X) -> str | float:
-    """Return an x value in its JSON form."""
+    """Return an x value in JSON form: a time in ISO format with Z, a number unchanged."""
     return x.isoformat().replace("+00:00", "Z") if isinstance(x, datetime) else x

@@ -53,7 +53,7 @@ def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
 
 
 def _known_names(entries: Sequence[AuditEntry]) -> dict[str, str]:
-    """Return the names of jobs, and of objects whose creation is in the log, by id."""
+    """Return names by id, for jobs that exist and for objects whose creation is in the log."""
     ids = {entry.object_name for entry in entries if _is_id(entry.object_name)}
     made = AuditEntry.objects.filter(object_name__in=ids, verb__endswith=".create")
     names = {
@@ -73,7 +73,8 @@ def _is_id(text: str) -> bool:
 
 
 def _name(entry: AuditEntry, names: Mapping[str, str]) -> str:
-    """Return what users call the object: its name where one is known, else the start of its id."""
+    """Return the name to show for the object of an entry: its own name where one is known, else the first 8
+    characters of its id."""
     known = names.get(entry.object_name) or entry.after.get("name") or entry.before.get("name")
     if known and entry.object_type not in NAMED:
         return str(known)
@@ -81,7 +82,8 @@ def _name(entry: AuditEntry, names: Mapping[str, str]) -> str:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the fields whose value changed, as (field, old, new) in words; old is "" for what is new."""
+    """Return (field, old value, new value) for each field whose value changed, as texts; "" for a field that did
+    not exist before."""
     fields = [field for field in {**before, **after} if before.get(field) != after.get(field)]
     return [_change(field, before, after) for field in fields]
 
@@ -96,7 +98,7 @@ def _change(field: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _edge(field: str, value: Any) -> Any:
-    """Return the value of a column as users write it: GPUs instead of milli-GPUs, bytes with a unit."""
+    """Return a column's value in the units of the pages: GPUs instead of milli-GPUs, bytes as text with a unit."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     if field.endswith("_bytes"):

@@ -38,12 +38,12 @@ def linked(page: str, key: str) -> Cell:
 
 
 def part(template: str, **names: str) -> Cell:
-    """Return a cell function that renders a template; `names` maps its variables to keys of the row."""
+    """Return a cell function that renders `template`. `names`: maps the template's variables to keys of the row."""
     return lambda row: render_to_string(template, {name: row[key] for name, key in names.items()})
 
 
 def link(url: str, label: str) -> SafeString:
-    """Return the main link of a row as HTML."""
+    """Return the row's link to its own page, as HTML."""
     return format_html('<a class="main" href="{}" title="{}">{}</a>', url, label, label)
 
 

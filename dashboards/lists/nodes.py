@@ -73,7 +73,8 @@ def _described(nodes: Sequence[Node]) -> list[Row]:
 
 
 def condition(row: Row) -> int:
-    """Return the condition of a node's row; `_condition` computes the same in SQL."""
+    """Return the condition of a node's row as one of the numbers by which the list is sorted; `_condition`
+    computes the same in SQL."""
     if not row["is_reachable"]:
         return AWAY
     if not row["is_ready"]:

@@ -60,7 +60,7 @@ class Keys:
 
 
 def read_page(rows: QuerySet[Any], order: Order, asked: Mapping[str, str], limit: int) -> Keys:
-    """Return the keys of the page after `?after=<cursor>` or before `?before=<cursor>`, at most `limit`; the first
+    """Return the keys of at most `limit` rows, after `?after=<cursor>` or before `?before=<cursor>`; of the first
     page without a valid cursor. `asked`: the query parameters."""
     is_backward = bool(asked.get("before"))
     position = _position(rows, order, asked.get("before") or asked.get("after") or "")
@@ -116,7 +116,8 @@ def _written(value: Any) -> Any:
 
 
 def _position(rows: QuerySet[Any], order: Order, cursor: str) -> list[Any] | None:
-    """Return the values of a cursor's row; None if the cursor belongs to another list or order."""
+    """Return the column values that a cursor encodes; None if it is empty, invalid, or belongs to another list or
+    order."""
     try:
         key, _at, values = SIGNER.unsign_object(cursor) if cursor else ("", "", [])
         if key != order.key or len(values) != len(order.terms):

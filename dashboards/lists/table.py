@@ -123,8 +123,8 @@ class Page:
 def list_page(
     view: ListView, actor: Actor, rows: QuerySet[Any], asked: Mapping[str, str], *, can_select: bool = False
 ) -> Page:
-    """Return the page of `rows` that the query parameters `asked` request. An unknown sort or cursor gives the first
-    page. `can_select`: rows get checkboxes."""
+    """Return the page of `rows` that the query parameters `asked` request, filtered and sorted. An unknown sort
+    or cursor is ignored. `can_select`: rows get checkboxes."""
     narrowed = {item.key: text for item in view.filters if (text := asked.get(item.key, "").strip())}
     for item in view.filters:
         if item.key in narrowed:

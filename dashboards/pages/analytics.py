@@ -44,7 +44,8 @@ class Range:
 
 @signed_in
 def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show the page; the browser loads the charts separately."""
+    """Show the table of GPU use by project over the requested range; the browser loads the charts separately.
+    Status 400 for an invalid range."""
     chosen = _chosen(request)
     lines = series.allocation_lines(chosen.start, chosen.end)
     used = [(line, usage(carried(line.points, chosen.start, chosen.end))) for line in lines]
@@ -73,7 +74,8 @@ def analytics_chart(request: HttpRequest, actor: Actor, name: str) -> HttpRespon
 
 @signed_in
 def analytics_csv(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Return the recorded changes in the range as CSV: time, project, GPUs held from then on."""
+    """Return the changes of allocated GPUs in the range as CSV with the columns time, project, gpus; each
+    project's first row is its value at the start."""
     chosen = _chosen(request)
     out = io.StringIO()
     writer = csv.writer(out)

@@ -38,6 +38,6 @@ class Question:
 
 
 def ask(request: HttpRequest, actor: Actor, question: Question) -> HttpResponse:
-    """Render the question; its form posts to the page's own URL."""
+    """Render the question as a page; its form posts the answer to the same URL."""
     keep = _("Cancel") if question.do else _("Back")
     return show(request, actor, "dashboards/ask.html", {"question": question, "keep": keep})

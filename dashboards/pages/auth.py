@@ -22,7 +22,8 @@ from dashboards.pages.errors import used_link
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def sign_in(request: HttpRequest) -> HttpResponseBase:
-    """Sign in with name and password, then redirect to the requested page."""
+    """Show the form, or sign in with name and password and redirect to `next`; to the overview if that is not a
+    URL of this host."""
     target = request.POST.get("next") or request.GET.get("next") or "/"
     # Prevent an open redirect: a link to our sign-in must not lead to another site.
     if not url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
@@ -37,7 +38,8 @@ def sign_in(request: HttpRequest) -> HttpResponseBase:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def set_up(request: HttpRequest, secret: str) -> HttpResponseBase:
-    """Create the first admin with a chosen name and password; the link works once."""
+    """Create the first admin with a chosen name and password, and sign in. Answers 404 if `secret` is not an open
+    setup link."""
     if not is_setup_link_open(secret):
         return used_link(request)
     if request.method != "POST":
@@ -59,7 +61,7 @@ def set_up(request: HttpRequest, secret: str) -> HttpResponseBase:
 
 @require_POST
 def sign_out(request: HttpRequest) -> HttpResponse:
-    """End the session."""
+    """End the session and redirect to the sign-in page."""
     logout(request)
     return redirect("login")
 

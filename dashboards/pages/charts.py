@@ -87,7 +87,7 @@ def job_curve(request: HttpRequest, actor: Actor, job_id: str, name: str) -> Htt
 
 
 def answer(chart: Chart) -> HttpResponse:
-    """Return the response with a chart; it must not be cached."""
+    """Return a JSON response with the chart, marked as not cacheable."""
     response = HttpResponse(orjson.dumps(chart.as_json()), content_type="application/json")
     response["Cache-Control"] = "no-store"
     return response
@@ -99,7 +99,8 @@ def theme(request: HttpRequest) -> Theme:
 
 
 def _range(request: HttpRequest) -> tuple[int, datetime, datetime]:
-    """Return (requested seconds, start, now). The start is not before the cluster's first sample."""
+    """Return (seconds, start, now) of the range `?span=`, which is limited to SHORTEST..LONGEST; 3600 s if it is
+    malformed. The start is not before the first recorded sample."""
     text, now = request.GET.get("span", ""), timezone.now()
     span = min(max(int(text), SHORTEST), LONGEST) if text.isdecimal() and len(text) < 10 else 3600
     return span, series.first_seen(now, span), now

@@ -67,7 +67,7 @@ def cluster_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 
 @signed_in
 def cluster_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show the form that attaches a cluster."""
+    """Show and save the form that attaches a cluster. For admins."""
     require_admin(actor)
     kind = _kind_to_attach(request)
     return _form_page(request, actor, kind, None, lambda: _attach(request, actor, kind))
@@ -75,8 +75,8 @@ def cluster_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Show the form that changes scheduler, settings or credentials. Raises NotVisible for a kind of cluster that
-    has no form."""
+    """Show and save the form that changes a cluster's scheduler, settings or credentials. For admins. Raises
+    NotVisible for a kind of cluster that has no form."""
     require_admin(actor)
     cluster = cluster_for(name)
     kind = engine_kind(cluster.engine)
@@ -88,7 +88,7 @@ def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 @require_POST
 @signed_in
 def cluster_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpResponseBase:
-    """Check a cluster again, or detach it."""
+    """Check a cluster again if `verb` is "check", else detach it. For admins."""
     require_admin(actor)
     cluster = cluster_for(name)
     if verb == "check":

@@ -27,7 +27,7 @@ def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpR
 
 
 def used_link(request: HttpRequest) -> HttpResponse:
-    """Answer 404: the setup link of the first admin was used or never existed."""
+    """Answer 404: the link to create the first admin was used, has expired or never existed."""
     text = _(
         "This link is not valid: it works once, for the first admin, within 24 hours of the start. Sign in, or ask an"
         " admin for an account; while there is none, restart the control plane for another link."

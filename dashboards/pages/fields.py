@@ -65,21 +65,22 @@ class NameField(forms.CharField):
 
 
 def offer(form: forms.Form, name: str, values: Iterable[object]) -> None:
-    """Set the choices of a choice field; values are their own labels."""
+    """Set the choices of the choice field `name` to these values, which are also their labels."""
     field = form.fields[name]
     assert isinstance(field, forms.ChoiceField)
     field.choices = [(str(value), str(value)) for value in values]
 
 
 def add_errors(form: forms.Form, refused: Invalid) -> None:
-    """Add refused fields to their form fields, and those that the form does not have to the form."""
+    """Add refused fields to the form's fields of the same names, and the others to the form itself."""
     for error in refused.errors:
         name = error.pointer.strip("/").partition("/")[0]
         form.add_error(name if name in form.fields else None, error.detail)
 
 
 def errors_by_field(refused: Invalid) -> dict[str, str]:
-    """Return the errors of each field joined to one text. An error inside a field begins with the place in it."""
+    """Return the error text of each refused field; several are joined. An error about a part of a field begins
+    with its place in the field."""
     found: dict[str, str] = {}
     for error in refused.errors:
         field, _slash, inside = error.pointer.removeprefix("/").partition("/")

@@ -72,7 +72,8 @@ def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
 
 
 def parse_text(field: Field, text: str) -> Any:
-    """Return the JSON value of a form field's text. Raises Unreadable if it cannot be parsed."""
+    """Return the JSON value of a field from its text in the form. Raises Unreadable, with the reason, if it
+    cannot be parsed."""
     value = field.value
     if value.separator == LINES:
         lines = enumerate(text.splitlines(), 1)
@@ -96,7 +97,7 @@ def _piece(field: Field, text: str, line: int = 0) -> Any:
 
 
 def to_fields(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the form fields of a submission, the inverse of to_body."""
+    """Return the texts of the form's fields for a submission; the inverse of `to_body`."""
     body = {**body, "command": [*(body.get("command") or ()), *(body.get("args") or ())]}
     fields = {
         field.name: field.value.show(body[field.name])
@@ -110,7 +111,7 @@ def to_fields(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def initial_fields() -> dict[str, str]:
-    """Return the form fields of an empty form: the defaults."""
+    """Return the texts of the form's fields before the user has entered anything: their defaults."""
     shown = {field.name: field.value.show(field.omitted) for field in INPUTS if field.omitted}
     stated = {field.name: field.input.initial for field in INPUTS if field.input and field.input.initial}
     return shown | stated | {"kind": DEFAULT.name}
@@ -164,18 +165,20 @@ def job_plan(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The parsed values of a form, all its errors, and the expected wait."""
+    """The result of parsing a form: the submission `body`, all errors by field, and a sentence about the expected
+    wait."""
 
     body: dict[str, Any]
     errors: Errors
     expectation: str = ""
 
     def command(self, raw: Mapping[str, str]) -> str:
-        """Return the equivalent `yard` command line."""
+        """Return the `yard` command line that submits the same. `raw`: the form's texts."""
         return yard_submit(raw.get("project", ""), self.body)
 
     def hint(self, raw: Mapping[str, str]) -> str:
-        """Return a sentence about the expected wait, or why it is not known."""
+        """Return a sentence about the expected wait or, if the form has errors, what to correct first. `raw`: the
+        form's texts."""
         others = [detail for field, detail in self.errors.items() if field != "name"]
         if others:
             return others[0]
@@ -197,8 +200,8 @@ def _submit(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
-    """Check a form at once: access to the project, fields, and spec. For an actor who may not submit
-    anywhere, nothing is parsed."""
+    """Parse and check a form: access to the project, single fields, and the whole submission. For an actor who
+    may not submit to any project, nothing is parsed. Writes nothing."""
     try:
         project = project_for(actor, raw.get("project", "")[:SHORT], needed=Role.MEMBER)
     except (NotVisible, Forbidden) as refusal:
@@ -230,7 +233,7 @@ def _spec_errors(body: Mapping[str, Any]) -> Errors:
 def _form(
     request: HttpRequest, actor: Actor, raw: Mapping[str, str], checked: Checked, *, is_refused: bool
 ) -> HttpResponseBase:
-    """Show the form. Errors are shown only if `is_refused`, after it was sent, not while it is still empty."""
+    """Show the form. `is_refused`: it was sent and refused; only then are errors shown, with status 400."""
     more = {field.name for field in INPUTS if field.input and field.input.section == MORE}
     listed = {
         "kinds": [(kind.name, kind.label) for kind in KINDS.values()],
@@ -262,7 +265,8 @@ def _by_field(refusal: Exception) -> Errors:
 
 
 def _sections(listed: Mapping[str, list[tuple[str, str]]]) -> dict[str, list[list[dict[str, Any]]]]:
-    """Return the rows of inputs by section. `listed`: choices, by the name used in field declarations."""
+    """Return the form's inputs as section -> rows -> inputs. `listed`: lists of choices by the name that field
+    declarations use."""
     sections: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for field in INPUTS:
         if field.input:
@@ -299,8 +303,8 @@ def _too_long(raw: Mapping[str, str]) -> Errors:
 
 
 def _on_volume(body: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
-    """Return the submission with the volume `?volume=` mounted: in place of the volume `?instead=`, or in
-    addition."""
+    """Return the submission `body` with the volume `?volume=` mounted: in place of the volume `?instead=` or, if
+    that is not mounted, in addition. Unchanged without `?volume=`."""
     name, instead = asked.get("volume"), asked.get("instead")
     if not name:
         return body

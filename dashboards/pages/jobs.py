@@ -90,7 +90,7 @@ def job_outlook(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponse
 
 @signed_in
 def job_log(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
-    """Return the log of one rank as a text file: one attempt (default: the newest), or all."""
+    """Stream the log of one rank as a text file: of one attempt (default: the newest), or of all."""
     job = job_for(actor, job_id)
     rank = job_reads.whole(request.GET.get("rank"), 0)
     if request.GET.get("attempt") == "all":
@@ -114,7 +114,7 @@ def job_log_index(request: HttpRequest, actor: Actor, job_id: str) -> HttpRespon
 @require_POST
 @signed_in
 def job_verb(request: HttpRequest, actor: Actor, job_id: str, verb: str) -> HttpResponseBase:
-    """Stop, suspend, resume, delete or retry a job."""
+    """Stop, suspend, resume, delete or retry a job, as `verb` says; for members of its project."""
     job = job_for(actor, job_id, needed=Role.MEMBER)
     if verb == "retry":
         return _retry(request, actor, job)

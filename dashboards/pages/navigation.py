@@ -36,7 +36,7 @@ class NavigationEntry:
 
 @cache
 def declared_entries() -> Sequence[NavigationEntry]:
-    """Return the entries of all apps, sorted."""
+    """Return the entries of all apps, sorted by `place`."""
     entries = [entry for module in app_modules("navigation") for entry in module.ENTRIES]
     return sorted(entries, key=lambda entry: entry.place)
 
@@ -66,7 +66,7 @@ def navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
 
 
 def shown_entries(actor: Actor) -> list[NavigationEntry]:
-    """Return the entries that the actor sees, sorted."""
+    """Return the entries that the actor may see, sorted by `place`."""
     return [entry for entry in declared_entries() if actor.is_admin or not entry.for_admins]
 
 

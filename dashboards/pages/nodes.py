@@ -61,7 +61,7 @@ def node_card(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase
 @require_POST
 @signed_in
 def node_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpResponseBase:
-    """Cordon, uncordon or drain a node, give an interruption notice, or confirm it dead."""
+    """Cordon, uncordon or drain a node, give an interruption notice, or confirm that it is dead. For admins."""
     node = node_for(actor, name)
     require_admin(actor)
     in_seconds = _notice(request.POST.get("in", "")) if verb == "interrupt" else 0

@@ -30,8 +30,8 @@ class Drawing:
     drawn_at: float
 
     def is_good(self, least: int | None) -> bool:
-        """Return whether the rendering contains event `least`; for None (a newly opened page), whether it is
-        recent enough."""
+        """Return whether the rendering may be used: it contains event `least` or, for None (a newly opened page),
+        is at most FRESH_SECONDS old or contains the newest event."""
         if least is not None and least >= 0:
             return self.seq >= least
         return time.monotonic() - self.drawn_at < FRESH_SECONDS or self.seq == Event.objects.last_seq()
@@ -48,8 +48,8 @@ def overview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def _drawing(actor: Actor, least: str) -> Drawing:
-    """Return the rendering of the page. Renderings of large clusters are cached and shared by readers with
-    the same access."""
+    """Return the rendering of the page. `least`: the event number that it must contain, "" for a newly opened
+    page. Renderings of large clusters are cached and shared by readers with the same access."""
     sees, usable = visible_project_names(actor), usable_project(actor)
     key = (sees, usable, get_language())
     kept = _kept.get(key)

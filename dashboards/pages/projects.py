@@ -92,11 +92,11 @@ class ProjectForm(forms.Form):
 
     @property
     def pools(self) -> list[forms.BoundField]:
-        """Return the node pool fields, one for each kind of job that has node pools."""
+        """Return the fields of node pools that the form has, one for each kind of job that uses them."""
         return [self[name] for name in (f"{kind.name}_pools" for kind in POOL_KINDS) if name in self.fields]
 
     def model_fields(self) -> dict[str, Any]:
-        """Return the values as fields of the model Project."""
+        """Return the entered values by column of the model Project."""
         values = dict(self.cleaned_data)
         pools = {
             kind.name: values.pop(f"{kind.name}_pools")
@@ -115,7 +115,7 @@ def project_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def project_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show the form of a new project; create the project on POST."""
+    """Show the form of a new project; create the project on POST. For admins."""
     require_admin(actor)
     form = ProjectForm(_posted(request), initial={"priority": 0})
     if request.method == "POST" and form.is_valid():
@@ -140,7 +140,8 @@ def project_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 
 @signed_in
 def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Edit a project: owners may change some fields, admins all."""
+    """Show the form of a project; save it on POST, unless the project has changed meanwhile. Owners may change
+    some fields, admins all."""
     project = project_for(actor, name, needed=Role.OWNER)
     form = ProjectForm(
         _posted(request), initial=_initial(project), project=project, is_owner_only=not actor.is_admin
@@ -173,7 +174,7 @@ def project_what_if(request: HttpRequest, actor: Actor, name: str) -> HttpRespon
 
 @signed_in
 def project_delete(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Show what will be deleted with the project, then delete it."""
+    """Show what will be deleted with the project; delete it on a POST that repeats its name. For admins."""
     project = project_for(actor, name, needed=Role.OWNER)
     require_admin(actor)
     if request.method == "POST" and request.POST.get("confirm") == name:
@@ -187,7 +188,7 @@ def project_delete(request: HttpRequest, actor: Actor, name: str) -> HttpRespons
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def member_set(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Add a member or change a role. An error is shown at its field; a GET of this URL shows the project's
+    """Add a member or change a role; for owners. An error is shown at its field. A GET redirects to the project's
     page."""
     project = project_for(actor, name, needed=Role.OWNER)
     if request.method != "POST":
@@ -213,7 +214,8 @@ def member_set(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBas
 
 @signed_in
 def member_suggest(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Return JSON {"names"}: users whose names begin with `?q=`. 429 after too many searches."""
+    """Return JSON {"names"}: users whose names begin with `?q=`, [] for an invalid text. Answers 429 after too
+    many searches."""
     try:
         names = user_names_starting_with(request.GET.get("q", "").strip(), name, actor=actor)
     except Invalid:
@@ -228,7 +230,7 @@ def member_suggest(request: HttpRequest, actor: Actor, name: str) -> HttpRespons
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def member_remove(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Remove a member; GET `?user=` asks for confirmation."""
+    """Remove a member; for owners. A GET with `?user=` asks for confirmation."""
     project = project_for(actor, name, needed=Role.OWNER)
     sent = request.POST if request.method == "POST" else request.GET
     user = User.objects.filter(username=sent.get("user", "").strip(), memberships__project=project).first()

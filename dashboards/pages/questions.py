@@ -15,7 +15,7 @@ ASKED = ("lock", "promote", "demote")
 
 
 def about_removal(project: Project, user: User) -> Question:
-    """Return the question before a member is removed from a project."""
+    """Return the question that is asked before a member is removed from a project."""
     names = {"user": user.username, "project": project.name}
     return Question(
         title=_("Remove {user} from {project}?").format(**names),
@@ -32,7 +32,7 @@ def about_removal(project: Project, user: User) -> Question:
 
 
 def about_user(user: User, verb: str) -> Question:
-    """Return the question before an account is locked or its admin rights are changed, by `verb`."""
+    """Return the question that is asked before `verb` ("lock", "promote" or "demote") is applied to a user."""
     titles = {
         "lock": _("Lock {user}?"),
         "promote": _("Make {user} an admin?"),
@@ -49,7 +49,7 @@ def about_user(user: User, verb: str) -> Question:
 
 
 def about_token(token: Token) -> Question:
-    """Return the question before a token is revoked."""
+    """Return the question that is asked before a token is revoked."""
     return Question(
         title=_("Revoke {name}?").format(name=token.name),
         sentences=[
@@ -64,7 +64,8 @@ def about_token(token: Token) -> Question:
 
 
 def jobs_stay(user: User, project: Project | None = None) -> str:
-    """Return a sentence with the number of a user's unfinished jobs that continue, in one project or in all."""
+    """Return a sentence with the numbers of a user's unfinished jobs, which continue; in one project, None for
+    all."""
     running, waiting = unfinished_jobs(user, project)
     if not running + waiting:
         return (

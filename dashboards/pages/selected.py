@@ -96,7 +96,8 @@ class Selection:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def jobs_selected(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show what will happen to the jobs (GET `?verb=stop&row=<id>&row=<id>`), or do it (POST)."""
+    """Ask before a verb changes several jobs (GET `?verb=stop&row=<id>&row=<id>`), or apply it (POST). Raises
+    BadRequest for an unknown verb."""
     sent = request.POST if request.method == "POST" else request.GET
     verb, ids = VERBS.get(sent.get("verb", "")), _ids(sent.getlist("row"))
     if verb is None:
@@ -109,7 +110,8 @@ def jobs_selected(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def select(actor: Actor, verb: Verb, ids: Sequence[uuid.UUID]) -> Selection:
-    """Split selected jobs into those that the verb changes and those that it skips."""
+    """Split the jobs with these ids into those that the verb changes, those that it skips, and the number of
+    those that the actor cannot see."""
     jobs = list(
         visible_jobs(actor).filter(pk__in=ids).select_related("project", "user").order_by("submit_rank")
     )

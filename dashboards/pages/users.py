@@ -37,7 +37,7 @@ from dashboards.reads import users as reads
 
 @signed_in
 def user_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show all users; an admin can create one here."""
+    """Show all users; create one on POST. For admins."""
     require_admin(actor)
     errors: dict[str, str] = {}
     if request.method == "POST":
@@ -51,8 +51,8 @@ def user_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def user_page(request: HttpRequest, actor: Actor, username: str) -> HttpResponseBase:
-    """Show a user with projects and latest jobs, to users who share a project; with verbs for the user and
-    for admins."""
+    """Show a user with projects and latest jobs. For the user, admins, and users who share a project; others get
+    404."""
     return _user_page(request, actor, _subject(actor, username), {})
 
 
@@ -165,7 +165,8 @@ def _issue(request: HttpRequest, actor: Actor) -> str:
 
 
 def _days(text: str) -> int:
-    """Return the number of days entered; 0, which is refused, if it is not a number."""
+    """Return the number of days entered for a token, TOKEN_DAYS for "". Returns 0, which is refused later, for
+    other text."""
     if not text:
         return TOKEN_DAYS
     return int(text) if text.isdecimal() and len(text) < 10 else 0

@@ -31,7 +31,7 @@ def device_nodes(nodes: QuerySet[Node], sees: Sees, palette: Palette) -> list[Ro
 
 
 def about(node: Mapping[str, Any]) -> str:
-    """Return what is wrong with a node, or else the model of its first device."""
+    """Return what is wrong with a node; if nothing is, the model of its first device, "" without devices."""
     first = node["devices"][0] if node["devices"] else None
     return status(node) or (model(first["model"], first["memory_mib"], " · ") if first else "")
 
@@ -44,7 +44,7 @@ def status(node: Mapping[str, Any]) -> str:
 
 
 def model(name: str, memory_mib: int, joint: str = " ") -> str:
-    """Return a device's model and its memory in GB, as far as known, joined by `joint`."""
+    """Return a device's model and its memory in GB, joined by `joint`; leaves out what is unknown."""
     return joint.join(part for part in (name, formats.mebibytes(memory_mib) if memory_mib else "") if part)
 
 

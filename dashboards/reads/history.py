@@ -54,8 +54,8 @@ NODE_LINES: Mapping[str, Callable[[Node, datetime, datetime], NodeLines]] = {
 
 
 def job_use(job: Job, name: str, now: datetime) -> dict[str, Any]:
-    """Return the arguments of `job_use_chart`, without the theme, for a job's use `name` (a key of JOB_USES), from
-    its first start until now or its end."""
+    """Return the keyword arguments of `job_use_chart` except `theme`: the use `name` (a key of JOB_USES) of a job
+    from its first start until `now` or its end."""
     attempts = job.attempts.order_by("number").values_list("number", "started_at", "ended_at")
     starts = [(number, at) for number, at, _ended in attempts if at is not None]
     end = max(job.finished_at or now, job.created_at + LEAST)
@@ -106,8 +106,8 @@ def with_rests(
 
 
 def project_levels(project: Project, start: datetime, end: datetime) -> tuple[list[Point], list[Point]]:
-    """Return the change points of a project's allocated GPUs and of its quota; the quota's come from the
-    audit log."""
+    """Return the change points of a project's allocated GPUs and of its quota, in GPUs. The quota's history comes
+    from the audit log."""
     found = next(iter(series(GPUS_ALLOCATED, "project", [project.name], start, end)), None)
     return _points(found), _quota_points(project)
 
@@ -147,7 +147,8 @@ def _node_lines(
 
 
 def _share(line: Series | None, whole: int | None) -> tuple[Point, ...]:
-    """Return a line of shares. `whole`: the value of 100 %, None if the values are shares already."""
+    """Return a line's points as shares. `whole`: the value of 100 %, None if the values are shares already;
+    without points if it is 0."""
     if whole is None:
         return tuple(_points(line))
     return tuple((at, value / whole) for at, value in _points(line)) if whole else ()
@@ -162,8 +163,8 @@ def _device(node: Node, index: int) -> str:
 
 
 def _quota_points(project: Project) -> list[Point]:
-    """Return the quota now and before each recorded edit. Changes made by the program itself are not in the
-    audit log."""
+    """Return (time, quota in GPUs) from the project's creation to its newest edit. Only edits in the audit log
+    count; the program's own changes are not there."""
     edits = AuditEntry.objects.filter(
         object_type="project", object_name=project.name, verb="project.edit", at__gte=project.created_at
     ).order_by("-at")

@@ -128,10 +128,10 @@ def job_outlook(actor: Actor, job: Job) -> Row:
 
 
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:
-    """Return the metrics to draw over all attempts of a job: {"name", "title", "axis", "width", "is_there"}. For
-    kinds that report progress, space is reserved for curves without values yet (`is_there` False), so that the page
-    does not move when they arrive. `reached`: the last progress of each attempt. `is_whole`: True for the metrics
-    tab, which also shows GPU memory."""
+    """Return the metrics to draw for a job: {"name", "title", "axis", "width", "is_there"}. For kinds that report
+    progress, space is reserved for curves without values yet (`is_there` False), so that the page does not move
+    when they arrive. `detail`: the job in REST form. `reached`: the last progress of each attempt. `is_whole`:
+    True for the metrics tab, which also shows GPU memory."""
     steps = [progress for progress in reached.values() if progress.get("step") is not None]
     reported = {name for name in ("loss", "accuracy") for one in steps if one.get(name) is not None}
     there = reported | _measured(job, detail)
@@ -165,7 +165,8 @@ def pods(job: Job) -> list[Row]:
 
 
 def log_ranks(job: Job) -> list[int]:
-    """Return the ranks that have or will have a log."""
+    """Return the ranks of the current attempt's pods or, before there are any, those of the pods that the job
+    requests."""
     ranks = Pod.objects.filter(job=job, attempt__number=job.attempt).order_by("rank")
     return list(ranks.values_list("rank", flat=True)) or list(range(max(1, job.pods_wanted)))
 
@@ -206,7 +207,7 @@ def _page_text(page: LogPage) -> str:
 
 
 def whole(text: str | None, default: int) -> int:
-    """Return a small whole number of a query, or the default if it is malformed."""
+    """Return a whole number of at most six digits from a query, or `default` if it is missing or malformed."""
     return int(text) if text and text.isdecimal() and len(text) < 7 else default
 
 

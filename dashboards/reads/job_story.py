@@ -56,8 +56,9 @@ def start_steps(job: Job) -> list[Row]:
 
 
 def attempts(job: Job, reached: Mapping[int, Row]) -> list[Row]:
-    """Return the attempts as spans, in percent of the time since submission: "x" and "width" of the run, "wait_x" and
-    "wait" of the start-up before it, and "text", the outcome."""
+    """Return the job's attempts as parts of a time line, in percent of the time since submission: "x" and "width"
+    of the run, "wait_x" and "wait" of the start-up before it, and "text", the outcome. `reached`: the last
+    progress by attempt."""
     first, last = job.created_at, job.finished_at or timezone.now()
     total = max(1.0, (last - first).total_seconds())
 
@@ -179,7 +180,8 @@ def _first_line(path: Path) -> int | None:
 
 @lru_cache(maxsize=256)
 def _last_report(path: Path, size: int) -> Row:
-    """Return the last progress in a log of this size, {} if it has none. Cached by size."""
+    """Return the last progress in a log, {} if it has none or cannot be read. `size`: in bytes; part of the
+    cache's key, so that a log that has grown is read again."""
     try:
         found = latest_progress(path) if size else None
     except OSError:
@@ -212,7 +214,8 @@ def _borrowed(job: Job, attempt: Attempt) -> Row:
 
 
 def _became(attempt: Attempt, reached: Mapping[int, Row]) -> str:
-    """Return the outcome of an attempt with the last step that it reached: "suspended at step 766", "running"."""
+    """Return the outcome of an attempt as text, with the last step that it reached: "suspended at step 766",
+    "running"."""
     outcome = _("running") if attempt.started_at else _("starting")
     if attempt.ended_at is not None:
         outcome = _("preempted") if attempt.reason == PREEMPTED else attempt.outcome or attempt.reason

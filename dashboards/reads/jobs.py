@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 def attempts(job: Job) -> list[Row]:
-    """Return the attempts of a job, oldest first, with the node of each."""
+    """Return the attempts of a job, oldest first, with their times, outcome, reason, message and exit code."""
     rows = job.attempts.order_by("number").values(
         "number", "created_at", "started_at", "ended_at", "outcome", "reason", "message", "exit_code"
     )
@@ -18,7 +18,6 @@ def attempts(job: Job) -> list[Row]:
 
 
 def find(actor: Actor, text: str, limit: int) -> list[Row]:
-    """Return at most `limit` jobs that the actor may see and whose name begins with or contains `text`, newest
-    first."""
+    """Return at most `limit` jobs that the actor may see and whose name contains `text`, newest first."""
     jobs = visible_jobs(actor).filter(name__icontains=text).order_by("-submit_rank")
     return [{**row} for row in jobs.values("id", "name", "project__name", "state")[:limit]]

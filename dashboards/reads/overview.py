@@ -58,7 +58,8 @@ class Facts:
 
 
 def overview_page(sees: Sees) -> Row:
-    """Return the template context of the page for a reader of these projects."""
+    """Return the template context of the page, read in one database snapshot. `sees`: the projects whose jobs the
+    reader may see, None for all."""
     with one_moment():
         # Read together with the rows: live updates continue after this event number.
         seq = Event.objects.last_seq()
@@ -89,7 +90,7 @@ def read_facts(sees: Sees, shares: Mapping[str, Row]) -> Facts:
 
 
 def figures(facts: Facts) -> list[Row]:
-    """Return the figures, each with a name, a value, a sentence and a link."""
+    """Return the seven figures of the overview, each with its key, name, value, a sentence and a link."""
     total = queries.totals(facts.devices, facts.nodes, facts.jobs)
     held, use = total["gpus_allocated"], total["gpu_utilization"]
     share = formats.percent(held / total["gpus"]) if total["gpus"] else ""
@@ -113,8 +114,8 @@ def figures(facts: Facts) -> list[Row]:
 
 
 def usable_project(actor: Actor) -> str | None:
-    """Return the first project in which the member may submit jobs, for the hint on an empty page; None for
-    an admin, for whom any project will do."""
+    """Return the first project, by name, in which the actor may submit jobs, for the hint on an empty page. None
+    if there is none, and for an admin, who may use any project."""
     roles = {} if actor.is_admin else roles_of(actor)
     return min((name for name, role in roles.items() if role != Role.VIEWER), default=None)
 
@@ -136,7 +137,7 @@ def sentences(facts: Facts) -> dict[str, str]:
 
 
 def empty_words(facts: Facts) -> dict[str, str]:
-    """Return the texts shown in place of empty job lists."""
+    """Return the texts to show in place of an empty list of running or of queued jobs."""
     return {
         "running": _("No job of your projects is running.")
         if facts.hides(is_queued=False)
@@ -255,7 +256,7 @@ def _yours(facts: Facts, *, is_queued: bool) -> str:
 
 
 def _oldest(facts: Facts) -> datetime | None:
-    """Return when the oldest queued job was submitted; None if there is none or the reader may not see all
+    """Return when the oldest queued job was queued; None if there is none or the reader may not see all queued
     jobs."""
     if facts.hides(is_queued=True):
         return None

@@ -33,8 +33,8 @@ def first_seen(now: datetime, span_seconds: float) -> datetime:
 
 
 def utilisation_points(start: datetime, end: datetime) -> tuple[list[Point], list[Point]]:
-    """Return GPU and GPU-memory utilisation of all clusters over time: as shares of the measured GPUs, and of
-    the total memory."""
+    """Return (GPU utilisation, memory utilisation) of all clusters together, each as (time, share from 0 to 1):
+    of the measured GPUs, and of the total memory."""
     used = _means(GPU_UTILIZATION, start, end)
     measured = Count("pk", filter=Q(utilization__isnull=False))
     clusters = (
@@ -66,7 +66,7 @@ def allocation_lines(start: datetime, end: datetime) -> list[Line]:
 
 
 def capacity_points(start: datetime, end: datetime) -> list[Point]:
-    """Return the number of GPUs of all clusters together, as change points."""
+    """Return (time, number of GPUs on ready nodes), over all clusters, as change points; at least one."""
     lines = []
     for line in series(GPU_CAPACITY, "cluster", None, start, end):
         changes = [(point.at, point.mean) for point in line.points]
@@ -81,8 +81,8 @@ def capacity_points(start: datetime, end: datetime) -> list[Point]:
 
 
 def job_runs(job: Job, name: str) -> list[Run]:
-    """Return a curve for each attempt, from the progress lines of the pods that represent it
-    (jobs.log_ranks)."""
+    """Return the values of the metric `name` for each of the newest attempts, from the progress lines of the pods
+    that represent it (see jobs.log_ranks)."""
     runs = []
     for attempt in range(max(1, job.attempt - RUNS_MOST + 1), max(1, job.attempt) + 1):
         values = [(report.step, getattr(report, name)) for report in job_reports(job, attempt)]
@@ -124,7 +124,7 @@ def _reports(path: Path, size: int) -> tuple[Progress, ...]:
 
 
 def _means(metric: str, start: datetime, end: datetime) -> dict[str, dict[datetime, float]]:
-    """Return the means of a metric as cluster -> time -> mean."""
+    """Return the means of a metric by cluster name and time."""
     found = series(metric, "cluster", None, start, end)
     return {line.subject: {point.at: point.mean for point in line.points} for line in found}
 

@@ -18,7 +18,7 @@ __all__ = ["expectation", "plan", "pool_names", "projects_to_submit_to"]
 
 
 def projects_to_submit_to(actor: Actor) -> list[str]:
-    """Return the names of projects in which the actor may submit jobs."""
+    """Return the names of the projects in which the actor may submit jobs, sorted."""
     projects = visible_projects(actor)
     if not actor.is_admin:
         projects = projects.filter(

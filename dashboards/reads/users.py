@@ -25,14 +25,14 @@ def visible_user(actor: Actor, username: str) -> User | None:
 
 
 def memberships(actor: Actor, user: User) -> list[Row]:
-    """Return the user's roles in projects that the actor may see."""
+    """Return the user's memberships in projects that the actor may see: project, colour and role."""
     rows = Membership.objects.filter(user=user, project__in=visible_projects(actor)).order_by("project__name")
     return [{**row} for row in rows.values("project__name", "project__palette_index", "role")]
 
 
 def unfinished_jobs(user: User, project: Project | None = None) -> tuple[int, int]:
-    """Return the number of a user's jobs that may hold GPUs, and of other unfinished jobs; in one project or
-    in all."""
+    """Return (number of a user's jobs in an active state, number of the other unfinished ones), in one project,
+    None for all."""
     jobs = Job.objects.filter(user=user).unfinished()
     jobs = jobs if project is None else jobs.filter(project=project)
     active = jobs.filter(state__in=ACTIVE_STATES).count()

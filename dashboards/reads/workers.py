@@ -19,8 +19,8 @@ Row = dict[str, Any]
 
 
 def generation_marks(job: Job) -> list[Mark]:
-    """Return marks at the steps where the current attempt changed its size; only the newest, to keep them
-    readable."""
+    """Return marks at the steps where the current attempt changed its size: only the newest MARKS_MOST, to keep
+    them readable. [] for a job that is not elastic."""
     if not KINDS[job.kind].is_elastic:
         return []
     rows = _generations(job).filter(step__gt=0).order_by("-number")[:MARKS_MOST]

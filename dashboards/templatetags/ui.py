@@ -42,7 +42,8 @@ def gpus(milli: int | None) -> str:
 
 @register.filter
 def get(mapping: Any, key: str) -> Any:
-    """Return a mapping's value by a key from a template variable."""
+    """Return a mapping's value by key, None if the key or the mapping is missing; templates cannot index by a
+    variable."""
     return mapping.get(key) if mapping else None
 
 
@@ -129,7 +130,7 @@ def gpu_use(share: float | None, is_held: bool = True) -> SafeString | str:
 
 @register.simple_tag
 def decimals(rows: Iterable[Any], path: str) -> int:
-    """Return the decimals that a column needs, for the values at a path such as "status.gpus" of each row."""
+    """Return how many decimals a column needs for the values at `path`, such as "status.gpus", of its rows."""
     return formats.decimals(Variable(f"row.{path}").resolve({"row": row}) for row in rows)
 
 
@@ -146,7 +147,8 @@ def query(context: RequestContext, **changes: Any) -> str:
 
 @register.simple_tag
 def asked(job: dict[str, Any]) -> str:
-    """Return the total that a job requests, in GPUs or GPU memory."""
+    """Return the GPUs that all workers of a job request together, as text; for a request of GPU memory, the
+    memory of each worker."""
     if job.get("gpu_memory_mib"):
         return formats.mebibytes(job["gpu_memory_mib"])
     return formats.number((job.get("gpus") or 0) * job.get("workers", 1))
@@ -154,7 +156,8 @@ def asked(job: dict[str, Any]) -> str:
 
 @register.simple_tag
 def ran(status: dict[str, Any]) -> SafeString | str:
-    """Return how long a job has run, updated in the browser while it runs."""
+    """Return how long a job has run: a duration that the browser updates while it runs, a dash if it has not
+    started. `status`: in REST form."""
     if status["started_at"] is None:
         return formats.NOTHING
     return (
