@@ -14,7 +14,7 @@ from controlplane.scheduling.view import ClusterView, JobView
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """The entitlement and use of one project or department, in milli-GPUs; None means unlimited.
+    """What one project or department is entitled to and what it uses, in milli-GPUs; None means unlimited.
 
     `allocated`: what counts against the fair share: jobs that are running (not stopping), starting, or have a promise.
     `held`: GPUs not yet proven free, so stopping jobs count and promises do not. Both `allocated` and `held` are
@@ -50,13 +50,14 @@ class Account:
 
     @property
     def entitled(self) -> int | None:
-        """Return the most that no other project can reclaim, in milli-GPUs: the larger of quota and fair share,
-        at most the limit. None if the account has no quota and no limit.
+        """Return the entitlement, in milli-GPUs: the larger of quota and fair share, at most the limit. None if
+        the account has no quota and no limit.
         """
+        # Not all of it is safe: a project inside its own quota reclaims down to the quota of this one (`sure`).
         if self.quota is None:
             return self.limit
-        owed = max(self.quota, self.fair_share)
-        return owed if self.limit is None else min(self.limit, owed)
+        entitled = max(self.quota, self.fair_share)
+        return entitled if self.limit is None else min(self.limit, entitled)
 
     @property
     def is_within_limit(self) -> bool:

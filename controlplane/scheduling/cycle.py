@@ -23,7 +23,7 @@ from controlplane.scheduling.limits import is_backing_off, must_wait_for_limits,
 from controlplane.scheduling.moves import Moves, exceeds_limits, is_refused
 from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan
-from controlplane.scheduling.plan_queries import is_promise_owed, leave_nothing
+from controlplane.scheduling.plan_queries import leave_nothing, may_keep_promise
 from controlplane.scheduling.rearrange import Rearrangement
 from controlplane.scheduling.reservation import reserve
 from controlplane.scheduling.together import MAX_JOBS
@@ -113,7 +113,7 @@ class _Cycle:
                 continue
             # If a job for which others were stopped did not start, their work would have been lost in vain.
             is_beneficiary = (item.job.grows or item.job.id) in beneficiaries
-            if not is_beneficiary and not is_promise_owed(self._state, sized):
+            if not is_beneficiary and not may_keep_promise(self._state, sized):
                 self._unredeemed.append(item)
             elif self._redeem(item, sized):
                 job_class.advance()

@@ -104,8 +104,8 @@ class Moves:
         job = item.job
         if not job.promised or not is_free(job.promised, job, self._state.capacity.soon):
             return False
-        owed = as_promised(item)
-        return owed is item or (owed is not None and not is_refused(owed))
+        sized = as_promised(item)
+        return sized is item or (sized is not None and not is_refused(sized))
 
     def find(self, item: Waiting, *, is_soon: bool) -> tuple[PodPlacement, ...] | None:
         """Return where the job fits, now or `is_soon`; None if nowhere.

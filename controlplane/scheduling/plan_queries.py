@@ -23,20 +23,20 @@ def could_reclaim(state: CycleState, item: Waiting) -> bool:
     )
 
 
-def is_promise_owed(state: CycleState, item: Waiting) -> bool:
-    """Return whether the project is still entitled to what an earlier cycle promised to the job: the job
-    keeps it within its share (missing workers: within its quotas).
+def may_keep_promise(state: CycleState, item: Waiting) -> bool:
+    """Return whether the project stays within its share with what an earlier cycle promised to the job; for missing
+    workers, also within its quotas.
 
     The project's running jobs that come later in the queue do not count: they may have started on idle
     capacity since.
     """
-    if _is_entitled(item, item.milli_gpus):
+    if _is_in_share(item, item.milli_gpus):
         return True
     younger = (one for one in state.candidates.of(item.account) if job_key(one.job) > job_key(item.job))
-    return _is_entitled(item, item.milli_gpus - sum(one.milli_gpus for one in younger))
+    return _is_in_share(item, item.milli_gpus - sum(one.milli_gpus for one in younger))
 
 
-def _is_entitled(item: Waiting, added: int) -> bool:
+def _is_in_share(item: Waiting, added: int) -> bool:
     """Return whether `added` milli-GPUs keep the project within its share; for missing workers, also within
     the quotas of project and department."""
     line = item.account.line()

@@ -31,7 +31,7 @@ class Reservation:
     respect the reservation and run beyond `at` may use no more than this.
     """
 
-    __slots__ = ("_delays", "_is_larger_than_share", "_later", "_now", "at", "item", "placements")
+    __slots__ = ("_delays", "_is_above_entitlement", "_later", "_now", "at", "item", "placements")
 
     def __init__(
         self, item: Waiting, at: int, placements: tuple[PodPlacement, ...], room: FreeCapacity, now: int
@@ -43,7 +43,7 @@ class Reservation:
         # Caches whether a run time reaches beyond `at`, which every phase asks for every job.
         self._delays: dict[int | None, bool] = {}
         entitled = item.account.entitled
-        self._is_larger_than_share = entitled is not None and item.milli_gpus > entitled
+        self._is_above_entitlement = entitled is not None and item.milli_gpus > entitled
         for placement in placements:
             room.take(placement, item.job)
         orders = {room.positions[placement.node] for placement in placements}
@@ -53,18 +53,17 @@ class Reservation:
         """Return whether a job must not delay the gang.
 
         True for jobs that run beyond `at` and come later in the gang's own project, or take another project
-        above its quota. Exception: while the gang is larger than its project's share, it borrows, so jobs
-        within that project's quota may delay it. `is_idle`: the capacity is for elastic growth beyond the
-        share, which no project is owed. `is_placed`: the job is part of the plan, so its account already
-        includes it.
+        above its quota. Exception: a gang that is larger than its project's entitlement borrows, so jobs within
+        that project's quota may delay it. `is_idle`: the capacity is for elastic growth beyond the share, which
+        no quota covers. `is_placed`: the job is part of the plan, so its account already includes it.
         """
         if not self.is_delayed_by(item.job):
             return False
-        is_owed = item.account.is_in_quota_with(0 if is_placed else item.milli_gpus) and not is_idle
+        is_in_quota = item.account.is_in_quota_with(0 if is_placed else item.milli_gpus) and not is_idle
         if item.account is not self.item.account:
-            return not is_owed
+            return not is_in_quota
         is_later = job_key(item.job) > job_key(self.item.job)
-        return is_later and not (is_owed and self._is_larger_than_share)
+        return is_later and not (is_in_quota and self._is_above_entitlement)
 
     def is_delayed_by(self, job: JobView) -> bool:
         """Return whether a job other than the gang, started now, would run beyond the reserved time; True if its run

@@ -200,7 +200,7 @@ class PreemptPolicy(VictimPolicy):
 
 
 class ReclaimPolicy(VictimPolicy):
-    """Allows jobs of other projects that hold more than they are entitled to.
+    """Allows jobs of other projects that hold more than they must keep.
 
     The waiting job's account is compared with the victim's: their departments if these differ, else their projects.
     Before each victim is stopped, the compared account must hold more than its entitlement, or than its quota if the
@@ -248,8 +248,8 @@ class ReclaimPolicy(VictimPolicy):
         return "reclaim", department, is_in_quota, self._gain, alone
 
     def concerns(self, victim_account: Account) -> bool:
-        """Return whether the account is another project's, and it and its department hold more than they are
-        entitled to keep."""
+        """Return whether the account is another project's, and it and its department hold more than they must
+        keep."""
         if victim_account is self._account or (
             victim_account.quota is not None
             and victim_account.running <= min(victim_account.quota, victim_account.fair_share)
@@ -266,9 +266,9 @@ class ReclaimPolicy(VictimPolicy):
         return (self._is_plain and candidate.milli_gpus <= self._gain) or self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether these jobs may be stopped together. Every account must hold more than it is entitled
-        to until its largest victim, the last one, is stopped, and within quotas and shares no more may be
-        lost than the preemptor gains."""
+        """Return whether these jobs may be stopped together. Every account must hold more than it must keep
+        until its largest victim, the last one, is stopped, and within quotas and shares no more may be lost than
+        the preemptor gains."""
         taken: dict[int, _Taken] = {}
         for victim in victims:
             for account, kept, is_sibling in self._kept(victim.account):
@@ -324,8 +324,8 @@ class ReclaimPolicy(VictimPolicy):
         return kept
 
     def _kept_by(self, victim_account: Account) -> Iterator[tuple[Account, int, bool]]:
-        """Yield (account, floor, is compared with the preemptor's account) from the victim's project upwards. A
-        victim may be stopped only while its account holds more milli-GPUs than the floor."""
+        """Yield (account, what it must keep, is compared with the preemptor's account) from the victim's project
+        upwards. A victim may be stopped only while its account holds more milli-GPUs than that."""
         preemptor, sibling = self._siblings(victim_account)
         if sibling is not victim_account:
             yield (
@@ -333,10 +333,10 @@ class ReclaimPolicy(VictimPolicy):
                 victim_account.quota if victim_account.quota is not None else victim_account.running,
                 False,
             )
-        entitled = sibling.entitled if sibling.entitled is not None else sibling.running
+        kept = sibling.entitled if sibling.entitled is not None else sibling.running
         if preemptor.is_in_quota_with(self._request) and sibling.quota is not None:
-            entitled = min(entitled, sibling.quota)
-        yield sibling, entitled, True
+            kept = min(kept, sibling.quota)
+        yield sibling, kept, True
 
     def _siblings(self, victim_account: Account) -> tuple[Account, Account]:
         """Return the accounts to compare, the preemptor's and the victim's: their departments (or projects
