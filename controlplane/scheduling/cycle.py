@@ -213,7 +213,9 @@ class _Cycle:
         """Return whether the next job of a class keeps its project within its share, or does so in the place of other
         jobs of the project, for which it searches."""
         item = job_class.head
-        return not self._moves.must_not_start(item) and (item.is_in_share or self._moves.could_swap(item))
+        return not self._moves.must_not_start(item) and (
+            item.is_in_share or self._moves.could_replace_own(item)
+        )
 
     def _make_room(self, item: Waiting, *, keeps_share: bool) -> frozenset[Candidate] | None:
         """Stop jobs for this one and serve it. Return the victims; None if they are not enough."""

@@ -25,11 +25,11 @@ from controlplane.scheduling.limits import must_wait_for_limits
 from controlplane.scheduling.locality import placed_by_data
 from controlplane.scheduling.order import JobClass, Waiting, by_project, requeued_later
 from controlplane.scheduling.plan import Preempt, Share, Start
+from controlplane.scheduling.replacement import ReplaceOwnPolicy
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.victims import (
     Candidate,
     Kind,
-    PreemptPolicy,
     ReclaimPolicy,
     VictimPolicy,
     work_lost,
@@ -388,7 +388,7 @@ class CycleState:
         """Return whether the job may take this victim in addition to those it already takes, judged as if
         none of them were stopped yet."""
         if item.account is victim.account:
-            return PreemptPolicy(item, is_swap=True).may_preempt(victim)
+            return ReplaceOwnPolicy(item).may_preempt(victim)
         mine = [
             self.victims[one.job]
             for one in self.preempts.values()

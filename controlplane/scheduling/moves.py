@@ -13,7 +13,7 @@ from controlplane.scheduling.limits import must_wait_for_limits, over_limit, ove
 from controlplane.scheduling.locality import RoomElsewhere
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan_queries import victims_beside
-from controlplane.scheduling.replacement import ReplacePolicy
+from controlplane.scheduling.replacement import ReplaceOwnPolicy, ReplacePolicy
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.victims import Candidate, PreemptPolicy, ReclaimPolicy, VictimPolicy
@@ -189,24 +189,24 @@ class Moves:
         """Return whether jobs of lower priority than this ran in the project before this cycle."""
         return self._lowest.get(account.name, priority) < priority
 
-    def could_swap(self, item: Waiting) -> bool:
+    def could_replace_own(self, item: Waiting) -> bool:
         """Return whether the job, which would take its project above its share, does not fit now but can replace lower-
         priority jobs of its own project so that the project stays within its share. Otherwise those jobs would keep the
         share that it needs."""
         if not self.is_above_lowest(item.account, item.job.priority):
             return False
-        if not self._state.has_victim(PreemptPolicy(item, is_swap=True)):
+        if not self._state.has_victim(ReplaceOwnPolicy(item)):
             return False
-        return not self.fits(item) and self._find_swap(item) is not None
+        return not self.fits(item) and self._find_replaced(item) is not None
 
-    def _find_swap(self, item: Waiting) -> frozenset[Candidate] | None:
+    def _find_replaced(self, item: Waiting) -> frozenset[Candidate] | None:
         """Return lower-priority jobs of the project that the job can replace so that the project stays within
         its share; None if there are none."""
         if item.job.was_preempted_by is not None:
             return None  # so that preempted jobs cannot preempt each other forever
-        policy = PreemptPolicy(item, is_swap=True)
+        policy = ReplaceOwnPolicy(item)
         victims = self.find_victims(item, policy)
-        return victims if victims is not None and policy.is_swapped(victims) else None
+        return victims if victims is not None and policy.stays_in_share(victims) else None
 
     def may_replace(self, item: Waiting) -> bool:
         """Return whether it is worth a search whether the job can `replace` others: lower priorities run in its
@@ -225,7 +225,7 @@ class Moves:
     def replace(self, item: Waiting) -> frozenset[Candidate] | None:
         """Stop lower priorities of the job's project where that keeps it inside its limit, else some of these and some
         of other projects, and serve the job. Return the victims; None, with nothing changed, if they are not enough."""
-        victims = self._find_swap(item) if over_limit(item) is not None else None
+        victims = self._find_replaced(item) if over_limit(item) is not None else None
         if victims is None:
             own = self._state.candidates.of(item.account)
             lower = [one for one in own if one.job.priority < item.job.priority]
@@ -237,7 +237,7 @@ class Moves:
         with nothing changed, if they are not enough."""
         if item.job.grows or not self.is_above_lowest(item.account, item.job.priority):
             return None
-        victims = self._find_swap(item) or self.find_victims(item, PreemptPolicy(item))
+        victims = self._find_replaced(item) or self.find_victims(item, PreemptPolicy(item))
         return None if victims is None else self._take(item, victims)
 
     def take_lent(self, item: Waiting) -> bool:

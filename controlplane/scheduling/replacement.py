@@ -1,4 +1,7 @@
-"""Which lower priorities of its own project a job may replace together with jobs of other projects."""
+"""Which lower priorities of its own project a job may replace, alone or together with jobs of other projects.
+
+To replace is to run inside the share or quota in the place of jobs that ran there, which a job above both could not do.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,38 @@ from collections.abc import Collection, Hashable, Set
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.victims import Candidate, ReclaimPolicy, VictimPolicy
+
+
+class ReplaceOwnPolicy(VictimPolicy):
+    """Allows lower priorities of the job's own project. `stays_in_share` is for the caller to check, once the victims
+    are known."""
+
+    def __init__(self, item: Waiting) -> None:
+        self._account = item.account
+        self._priority = item.job.priority
+        self._request = item.milli_gpus
+
+    @property
+    def signature(self) -> Hashable:
+        """Return the project, the milli-GPUs that it and its department hold, and the job's priority."""
+        holds = tuple((account.running, account.allocated) for account in self._account.line())
+        return "replace own", self._account.name, holds, self._priority
+
+    def concerns(self, victim_account: Account) -> bool:
+        """Return whether the account is that of the waiting job's own project."""
+        return victim_account is self._account
+
+    def may_preempt(self, candidate: Candidate) -> bool:
+        """Return whether the candidate is in the same project and has lower priority."""
+        return candidate.account is self._account and candidate.job.priority < self._priority
+
+    def accepts(self, victims: Collection[Candidate]) -> bool:
+        """Return True: any of these may be part of a set."""
+        return True
+
+    def stays_in_share(self, victims: Collection[Candidate]) -> bool:
+        """Return whether the project stays within its share, or its quota, with the job in the place of these."""
+        return self._account.is_in_share_with(self._request - sum(one.milli_gpus for one in victims))
 
 
 class ReplacePolicy(VictimPolicy):

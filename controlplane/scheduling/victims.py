@@ -151,22 +151,19 @@ class PreemptPolicy(VictimPolicy):
 
     After they stop, the running jobs of the project, and those of its department, must be able to fill as much of its
     quota and of its entitlement as before (`accounts.most_inside`); a victim of the waiting job's size does not count,
-    because the job replaces it. With `is_swap` that is not checked: the caller checks `is_swapped` instead, once the
-    victims are known.
+    because the job runs in its place.
     """
 
-    def __init__(self, item: Waiting, *, is_swap: bool = False) -> None:
+    def __init__(self, item: Waiting) -> None:
         self._account = item.account
         self._priority = item.job.priority
         self._request = item.milli_gpus
-        self._is_swap = is_swap
 
     @property
     def signature(self) -> Hashable:
-        """Return the project, the GPUs that it and its department hold, the job's priority, and whether this is for a
-        swap."""
+        """Return the project, the GPUs that it and its department hold, and the job's priority."""
         holds = tuple((account.running, account.allocated) for account in self._account.line())
-        return "preempt", self._is_swap, self._account.name, holds, self._priority
+        return "preempt", self._account.name, holds, self._priority
 
     def concerns(self, victim_account: Account) -> bool:
         """Return whether the account is that of the waiting job's own project."""
@@ -181,10 +178,8 @@ class PreemptPolicy(VictimPolicy):
         )
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether these may be stopped together. For a swap always True: `is_swapped` is checked once
-        the victims are known."""
-        if self._is_swap:
-            return True
+        """Return whether the project and its department lose nothing inside quota and entitlement if these are
+        stopped together."""
         taken = Counter(victim.milli_gpus for victim in victims)
         # The waiting job replaces one victim of its own size.
         taken[self._request] -= 1
@@ -193,10 +188,6 @@ class PreemptPolicy(VictimPolicy):
             for account in self._account.line()
             for bound in (account.quota, account.entitled)
         )
-
-    def is_swapped(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the waiting job's project stays within its fair share if the job replaces these victims."""
-        return self._account.is_in_share_with(self._request - sum(victim.milli_gpus for victim in victims))
 
 
 class ReclaimPolicy(VictimPolicy):
