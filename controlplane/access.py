@@ -25,8 +25,9 @@ class Forbidden(PermissionError):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """The acting user, and the credential used. `user` None is the system itself, which counts as an admin.
-    `token_prefix`: of the API token, "" for a session; `address` and `request_id` are for the audit log."""
+    """The acting user and the credential used. `user` None is the control plane itself, which counts as an admin.
+    `token_prefix`: start of the API token, "" for a session. `address` and `request_id` are for the audit log.
+    `is_read_only`: the API token may only read."""
 
     user: User | None
     token_prefix: str = ""
@@ -47,8 +48,8 @@ SYSTEM = Actor(user=None)
 
 
 def reread(row: models.Model, *, lock: bool = False) -> None:
-    """Read a row again; with `lock`, other transactions cannot change it until this one ends. Raise NotVisible if
-    it was deleted meanwhile."""
+    """Reload all fields of `row` from the database. `lock`: also lock the row until the caller's transaction ends, so
+    that other transactions cannot change it. Raise NotVisible if the row was deleted."""
     rows = type(row)._default_manager.all()
     try:
         row.refresh_from_db(from_queryset=rows.select_for_update(no_key=True) if lock else rows)
@@ -64,28 +65,28 @@ def require_admin(actor: Actor) -> None:
 
 
 def require_write(actor: Actor) -> None:
-    """Raise Forbidden for a read-only token."""
+    """Raise Forbidden if the actor's token is read-only."""
     if actor.is_read_only:
         raise Forbidden("This token is read-only; use one that may write.")
 
 
 def visible_projects(actor: Actor) -> QuerySet[Project]:
-    """Return the projects that the actor may view."""
+    """Return the projects in which the actor has a role; for an admin, all projects."""
     if actor.is_admin:
         return Project.objects.all()
     return Project.objects.filter(memberships__user=actor.user)
 
 
 def visible_project_ids(actor: Actor) -> frozenset[int] | None:
-    """Return the ids of the projects that the actor may view; None for all."""
+    """Return the ids of the projects in which the actor has a role, or None for an admin, who may view all."""
     if actor.is_admin:
         return None
     return frozenset(Membership.objects.filter(user=actor.user).values_list("project_id", flat=True))
 
 
 def visible_project_names(actor: Actor) -> frozenset[str] | None:
-    """Return the names of the projects that the actor may view, None for all: the `Sees` of
-    controlplane.scheduling.mentions."""
+    """Return the names of the projects in which the actor has a role, or None for an admin, who may view all. This is
+    the type `Sees` of controlplane.scheduling.mentions."""
     if actor.is_admin:
         return None
     names = Membership.objects.filter(user=actor.user).values_list("project__name", flat=True)
@@ -93,15 +94,15 @@ def visible_project_names(actor: Actor) -> frozenset[str] | None:
 
 
 def role_in(actor: Actor, project: Project) -> str | None:
-    """Return the actor's role in a project, None without one. An admin has the role of an owner everywhere."""
+    """Return the actor's role in a project, None without a membership. An admin is an owner of every project."""
     if actor.is_admin:
         return Role.OWNER
     return Membership.objects.filter(project=project, user=actor.user).values_list("role", flat=True).first()
 
 
 def project_for(actor: Actor, name: str, *, needed: str = Role.VIEWER) -> Project:
-    """Return a project by name. Raise NotVisible if there is none or the actor has no role in it, Forbidden if the
-    role is weaker than `needed` or `needed` exceeds viewer with a read-only token."""
+    """Return the project named `name`. Raise NotVisible if it does not exist or the actor has no role in it. Raise
+    Forbidden if the role is weaker than `needed`, or if `needed` is above viewer and the token is read-only."""
     missing = NotVisible(f"There is no project named {name!r} that you can see.")
     # Names are unique, so the query needs no ordering.
     try:
@@ -130,7 +131,7 @@ def cluster_for(name: str) -> Cluster:
 
 
 def uuid_of(text: str, missing: NotVisible) -> uuid.UUID:
-    """Return the id in a URL's `text`. Raise `missing` if it is malformed."""
+    """Return `text`, an id from a URL, as a UUID. Raise `missing` if it is malformed."""
     try:
         return uuid.UUID(text)
     except ValueError as error:
@@ -138,17 +139,15 @@ def uuid_of(text: str, missing: NotVisible) -> uuid.UUID:
 
 
 def require_role(actor: Actor, project: Project, needed: str, missing: NotVisible) -> None:
-    """Raise `missing` if the actor has no role in the project, as if the object did not exist; Forbidden if the role
-    is weaker than `needed`, or for a read-only token that would do more than view."""
+    """Raise `missing` if the actor has no role in the project, as if the object did not exist. Raise Forbidden if the
+    role is weaker than `needed`, or if `needed` is above viewer and the token is read-only."""
     require_held(actor, project, role_in(actor, project), needed, missing)
 
 
 def require_held(actor: Actor, project: Project, held: str | None, needed: str, missing: NotVisible) -> None:
-    """Raise `missing` if `held` is None, Forbidden if it is weaker than `needed` or a read-only token does
-    more than view.
-
-    `held`: the actor's role for an object of the project, None if the actor may not see the object.
-    """
+    """Raise `missing` if `held` is None. Raise Forbidden if `held` is weaker than `needed`, or if `needed` is above
+    viewer and the token is read-only. `held`: the actor's role for an object of the project, None if it may not see
+    the object."""
     if held is None:
         raise missing
     if needed != Role.VIEWER:

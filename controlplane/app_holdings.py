@@ -10,36 +10,35 @@ from controlplane.registration import app_modules
 
 
 class Holdings:
-    """The hooks of one app, which overrides those that concern it; the `check_` methods raise Conflict to refuse the
-    operation."""
+    """What one app keeps in projects and on clusters. An app overrides the hooks that concern it; by default each
+    hook reports nothing and does nothing. The `check_` methods raise Conflict to refuse the operation."""
 
     # Kinds of work that a project can restrict to node pools, and those of them that are always displayed.
     kinds: tuple[str, ...] = ()
     shown_kinds: tuple[str, ...] = ()
 
     def statuses(self, project_ids: list[int]) -> Mapping[int, Mapping[str, int]]:
-        """Return sums by project id: `allocated` and `waiting` in milli-GPUs, and the numbers of `running`
-        and `queued` jobs."""
+        """Return for each project id its `allocated` and `waiting` milli-GPUs and its numbers of `running` and
+        `queued` jobs. Projects without unfinished work may be missing."""
         return {}
 
     def counts(self, project: Project) -> Mapping[str, int]:
-        """Return by REST field name how many objects would be deleted with the project, or forbid its deletion."""
+        """Return the number of objects that would be deleted with the project or that forbid its deletion, by REST
+        field name."""
         return {}
 
     def check_deletion(self, project: Project) -> None: ...
 
     def check_move(self, project: Project) -> None:
-        """Raise Conflict if the project may not move to another cluster."""
+        """Raise Conflict if the project may not move to another cluster. Changes nothing."""
 
     def leave(self, project: Project) -> None:
-        """Record, in the caller's transaction, what has to be removed from the old cluster when the project
-        moves to another."""
+        """Record what must be removed from the old cluster when the project moves to another. Runs in the caller's
+        transaction."""
 
     def remove(self, project: Project, actor: Any) -> None:
-        """Delete, in the caller's transaction, what the database does not delete with the project by itself.
-
-        `actor`: a `controlplane.access.Actor`; this module cannot import that type.
-        """
+        """Delete the app's data that deleting the project's row does not cascade to. Runs in the caller's
+        transaction. `actor`: a `controlplane.access.Actor`; this module cannot import that type."""
 
     def check_detach(self, cluster: Cluster) -> None: ...
 
@@ -62,8 +61,8 @@ def shown_kinds() -> list[str]:
 
 
 def project_statuses(project_ids: Iterable[int]) -> dict[int, Mapping[str, int]]:
-    """Return `Holdings.statuses` by project id. Projects without unfinished work are left out. At most one app may
-    report a project: reports are not added up."""
+    """Return `Holdings.statuses` of all apps by project id. Projects without unfinished work are left out. If two
+    apps report the same project, the last one's report replaces the others."""
     ids = list(project_ids)
     return {pk: status for one in holdings() for pk, status in one.statuses(ids).items()}
 

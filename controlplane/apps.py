@@ -4,8 +4,6 @@ from django.apps import AppConfig
 
 
 class ControlplaneConfig(AppConfig):
-    """The Django app of the control plane."""
-
     name = "controlplane"
 
     def ready(self) -> None:

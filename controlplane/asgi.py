@@ -88,7 +88,8 @@ probes = Probes()
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Pass a connection to the application that serves its path."""
+    """Serve an HTTP, websocket or lifespan connection with the application for its path. Raise ValueError for other
+    connection types. Behind trusted proxies, `client` in the scope becomes the original client's address."""
     if settings.TRUSTED_PROXIES and scope["type"] != "lifespan":
         scope = {**scope, "client": _client_of(scope)}
     if scope["type"] in ("http", "websocket") and (refusal := header_refusal(scope["headers"])):
@@ -106,8 +107,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _client_of(scope: Scope) -> tuple[str, int] | None:
-    """Return (address, port) of the client, None if unknown. Behind trusted proxies the address is that of the
-    proxies' client, the port still the nearest proxy's."""
+    """Return (address, port) of the client, None if the server does not report one. Behind trusted proxies the
+    address is that of the original client, but the port is the nearest proxy's."""
     peer: tuple[str, int] | None = scope.get("client")
     if peer is None:
         return None
@@ -148,8 +149,8 @@ def _http(scope: Scope) -> Application:
 
 
 async def _sign_in(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request that signs in. Such requests are anonymous and hash a password, so they are limited per
-    address."""
+    """Serve a request that signs in, or answer 429 after too many of them from one address. They are anonymous and
+    each hashes a password, so the limit protects the hashing threads."""
     try:
         sign_ins.attempt(address_key(scope.get("client")))
     except TooManyAttempts as refusal:
@@ -170,8 +171,8 @@ def _websocket(scope: Scope) -> Application:
 
 
 def _gateway(name: str) -> Application:
-    """Return an application that connects into pods. It is imported on first use, because many processes
-    never need it."""
+    """Return the application in the module `jobs.gateway.<name>`, which connects clients to pods. Imported on first
+    use, because many processes never need it."""
     application: Application = importlib.import_module(f"jobs.gateway.{name}").application
     return application
 
@@ -189,7 +190,7 @@ async def _no_host(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 async def _no_foreign(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """Refuse a request that a page of another origin makes with the user's cookies."""
+    """Answer 403 to a request that another site's page made with the user's cookies."""
     detail = "Another site's page may not do this. Programs send 'Authorization: Bearer <token>'."
     await problem(send, 403, "foreign_origin", detail)
 

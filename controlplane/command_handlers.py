@@ -20,12 +20,13 @@ from controlplane.models import Command
 
 @register
 class CheckCluster(CommandHandler):
-    """Checks that a cluster can be used, with its stored settings or those in the payload."""
+    """Checks that a cluster is usable with its stored settings, overridden by those in the command's payload."""
 
     kind, queue, has_secrets = Command.CHECK_CLUSTER, CLUSTERS, True
 
     def run(self, run: CommandRun) -> Sequence[Any]:
-        """Run the preflight. The cluster's engine is not opened: the check decides whether it may be."""
+        """Return the results of the engine's preflight checks. Opens no engine: the checks decide whether it may be
+        opened."""
         settings = engine_settings(candidate(run.cluster, run.command.payload))
         checks: Sequence[Any] = registry.check_cluster(run.cluster.engine, settings)
         return checks
@@ -34,7 +35,7 @@ class CheckCluster(CommandHandler):
         settle_check(command, [asdict(check) for check in result], timezone.now())
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        """Record the check as failed if it could not be carried out."""
+        """Record a failed check with the refusal's message, because the preflight could not run."""
         failed = {"name": "look", "outcome": "failed", "message": refusal.message, "without_it": ""}
         settle_check(command, [failed], timezone.now())
 
@@ -50,6 +51,6 @@ class ForgetProject(CommandHandler):
         engine_for(run.cluster).forget_project(run.command.subject_id)
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False for missing rights, so that the removal is retried until an operator grants them; else as for
-        every command."""
+        """Return whether retrying is pointless. Missing permissions are never final: the removal is retried until an
+        operator grants them."""
         return super().is_final(refusal) and refusal.code != NOT_PERMITTED

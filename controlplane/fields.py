@@ -14,7 +14,7 @@ LONGEST_MESSAGE = 500
 
 
 class Names(NamedTuple):
-    """The valid names of an object's keys, and their description for messages."""
+    """The valid names of an object's keys: a pattern, the most characters, and a description for messages."""
 
     pattern: re.Pattern[str]
     longest: int
@@ -32,7 +32,7 @@ LABEL_NAMES = Names(
 
 
 class FieldError(NamedTuple):
-    """One refused field: JSON pointer, stable code, and the next step."""
+    """One refused field: its JSON pointer, a stable code, and a message with the next step."""
 
     pointer: str
     code: str
@@ -40,7 +40,7 @@ class FieldError(NamedTuple):
 
 
 class Refused(ValueError):
-    """A refused value. `suffix`: JSON pointer within the field, for example `/3/port`."""
+    """A value that a reader refuses. `suffix`: JSON pointer within the field, for example `/3/port`."""
 
     def __init__(self, code: str, detail: str, suffix: str = "") -> None:
         super().__init__(detail)
@@ -51,7 +51,8 @@ Reader = Callable[[Any], Any]
 
 
 def dns_label(longest: int) -> Reader:
-    """Return a reader of DNS labels of at most `longest` characters: lower-case letters, digits and hyphens."""
+    """Return a reader of DNS labels of at most `longest` characters: lower-case letters, digits and hyphens; the
+    first and last are no hyphens. It raises Refused for other values."""
     words = (
         f"Use 1 to {longest} lower-case letters, digits and hyphens; begin and end with a letter or digit."
     )
@@ -59,8 +60,8 @@ def dns_label(longest: int) -> Reader:
 
 
 def matching(pattern: re.Pattern[str], longest: int, code: str, detail: str) -> Reader:
-    """Return a reader of strings of at most `longest` characters that match the whole pattern. `code` and `detail`:
-    those of the error."""
+    """Return a reader of strings of at most `longest` characters that match the whole pattern. For other values it
+    raises Refused with `code` and `detail`."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or len(value) > longest or not pattern.fullmatch(value):
@@ -71,7 +72,8 @@ def matching(pattern: re.Pattern[str], longest: int, code: str, detail: str) -> 
 
 
 def text(longest: int) -> Reader:
-    """Return a reader of text of at most `longest` bytes in UTF-8, without NUL and lone surrogates."""
+    """Return a reader of strings of at most `longest` bytes in UTF-8. It raises Refused for other values, and for NUL
+    characters and lone surrogates."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
@@ -95,7 +97,8 @@ def _refuse_surrogates(value: str) -> None:
 
 
 def whole(low: int, high: int) -> Reader:
-    """Return a reader of whole numbers from `low` to `high`; booleans and 1.0 are refused."""
+    """Return a reader of integers from `low` to `high`, both included. It raises Refused for other values, also for
+    booleans and floats such as 1.0."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -108,21 +111,22 @@ def whole(low: int, high: int) -> Reader:
 
 
 def switch(value: Any) -> bool:
-    """Read a boolean."""
+    """Return `value` if it is a boolean, else raise Refused."""
     if not isinstance(value, bool):
         raise Refused("not_a_boolean", "This must be true or false.")
     return value
 
 
 def number(value: Any) -> float:
-    """Read a finite number."""
+    """Return a finite JSON number as a float. Raise Refused for other values, also for booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise Refused("not_a_number", "This must be a finite number.")
     return float(value)
 
 
 def decimal(low: float, high: float) -> Reader:
-    """Return a reader of finite numbers from `low` to `high`."""
+    """Return a reader of finite numbers from `low` to `high`, both included, as floats. It raises Refused for
+    others."""
 
     def read(value: Any) -> float:
         found = number(value)
@@ -134,7 +138,8 @@ def decimal(low: float, high: float) -> Reader:
 
 
 def milli_gpus(value: Any) -> int:
-    """Read GPUs per pod as milli-GPUs: 0, a share below 1 in steps of 0.001, or a whole number up to 100,000."""
+    """Return a number of GPUs per pod in milli-GPUs. Valid are 0, a share below 1 in steps of 0.001, and whole
+    numbers up to 100,000; raise Refused for others."""
     count = number(value)
     if count < 0:
         raise Refused("out_of_range", "GPUs cannot be negative; use 0 for none.")
@@ -149,7 +154,7 @@ def milli_gpus(value: Any) -> int:
 
 
 def milli_cpus(value: Any) -> int:
-    """Read a number of CPUs, above 0 and at most 10,000, as milli-CPUs; finer fractions are rounded."""
+    """Return a number of CPUs in milli-CPUs, rounded. Raise Refused below 0.001 and above 10,000."""
     count = number(value)
     if not 0.001 <= count <= 10_000:
         raise Refused("out_of_range", "CPUs must be above 0 and at most 10,000.")
@@ -157,12 +162,13 @@ def milli_cpus(value: Any) -> int:
 
 
 def optional(reader: Reader) -> Reader:
-    """Return a reader that also accepts null."""
+    """Return a reader that returns None for null and passes other values to `reader`."""
     return lambda value: None if value is None else reader(value)
 
 
 def listed(reader: Reader, most: int) -> Reader:
-    """Return a reader of lists with at most `most` values, each read by `reader`. It returns a tuple."""
+    """Return a reader of JSON lists with at most `most` entries, each read by `reader`, as a tuple. It raises Refused
+    for longer lists and other values; `suffix` then starts with the refused entry's index."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -175,7 +181,8 @@ def listed(reader: Reader, most: int) -> Reader:
 
 
 def inside(reader: Reader, value: Any, suffix: str) -> Any:
-    """Read a nested value. A refusal gets `suffix` in front of its own JSON pointer."""
+    """Return `reader(value)` for a nested value. If it raises Refused, put `suffix` in front of the error's own
+    `suffix`."""
     try:
         return reader(value)
     except Refused as refused:
@@ -183,7 +190,8 @@ def inside(reader: Reader, value: Any, suffix: str) -> Any:
 
 
 def mapped(names: Names, reader: Reader, most: int) -> Reader:
-    """Return a reader of JSON objects: at most `most` keys, each valid by `names`; `reader` reads the values."""
+    """Return a reader of JSON objects with at most `most` keys, each valid by `names`; `reader` reads the values. It
+    raises Refused for other values; `suffix` then starts with the refused key."""
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -200,13 +208,15 @@ def mapped(names: Names, reader: Reader, most: int) -> Reader:
 
 
 def pointer_part(key: str) -> str:
-    """Escape a key for a JSON pointer (RFC 6901); it is cut to 80 characters, and unprintable ones are replaced."""
+    """Return a key escaped for a JSON pointer (RFC 6901). It is cut to 80 characters, and unprintable ones are
+    replaced."""
     printable = "".join(char if char.isprintable() else "\ufffd" for char in key[:80])
     return printable.replace("~", "~0").replace("/", "~1")
 
 
 def absolute_path(value: Any) -> str:
-    """Read an absolute path of at most 4,096 bytes without `..`."""
+    """Return an absolute path of at most 4,096 bytes. Raise Refused for other values and for a path with a `..`
+    component."""
     path: str = text(4096)(value)
     if not path.startswith("/") or ".." in path.split("/"):
         raise Refused("not_an_absolute_path", "Give an absolute path without '..'.")
@@ -214,8 +224,8 @@ def absolute_path(value: Any) -> str:
 
 
 def port(value: Any) -> dict[str, Any]:
-    """Read {"port": 8888, "service_type": "ingress"}; the port is from 1 to 65535, and "ingress" is the default and
-    only type."""
+    """Return a port such as {"port": 8888, "service_type": "ingress"}. Raise Refused if it is not from 1 to 65535,
+    for other keys, and for another type; "ingress" is the default and only one."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'A port is {"port": 8888}.')
     for key in value:
@@ -239,7 +249,7 @@ def not_yet(what: str) -> Reader:
 
 
 class Readable(Protocol):
-    """A declared field of a body: its reader, and its default."""
+    """A declared field of a body: the reader of its value, and the value if the field is missing."""
 
     @property
     def read(self) -> Reader: ...
@@ -250,11 +260,8 @@ class Readable(Protocol):
 def read_fields(
     body: Mapping[str, Any], fields: Mapping[str, Readable], noun: str
 ) -> tuple[dict[str, Any], list[FieldError]]:
-    """Return (values of all fields, refusals). A missing field has its default. Refusals: unknown names
-    first, then invalid values.
-
-    `noun`: the object's name in messages.
-    """
+    """Return the values of all `fields`, and the refusals: unknown names in `body` first, then invalid values. A
+    missing field has its default; an invalid one is left out of the values. `noun`: the object's name in messages."""
     errors = [
         FieldError("/" + pointer_part(name), "unknown_field", f"There is no such {noun}; check its spelling.")
         for name in body

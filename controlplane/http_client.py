@@ -19,14 +19,15 @@ SAID_SECONDS = 2.5
 
 
 def open_connection(parts: SplitResult, timeout: float) -> http.client.HTTPConnection:
-    """Return a connection to the server of a URL; it connects with the first request, over TLS for https."""
+    """Return a connection to the host and port of a URL, over TLS for https. It connects at the first request.
+    `timeout`: seconds for connecting and for each read or write."""
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     return kind(parts.hostname or "", parts.port, timeout=timeout)
 
 
 def retry_delay(retry_after: str | None, attempt: int) -> float:
-    """Return how many seconds to wait before a retry: what the header `retry_after` asks for (seconds or a date);
-    without it 0.5, 1, 2 and so on for `attempt` 1, 2, 3. At most LONGEST_WAIT_SECONDS."""
+    """Return the seconds to wait before a retry, at most LONGEST_WAIT_SECONDS. `retry_after`: the server's header,
+    seconds or an HTTP date; 1 s if malformed. Without it the delay is 0.5, 1, 2 ... for `attempt` 1, 2, 3 ..."""
     if retry_after is None:
         return min(0.25 * 2.0**attempt, LONGEST_WAIT_SECONDS)
     try:
@@ -36,7 +37,7 @@ def retry_delay(retry_after: str | None, attempt: int) -> float:
 
 
 def waits_words(detail: str, seconds: float, attempt: int, attempts: int) -> str:
-    """Return the line that announces the pause before attempt `attempt` of `attempts`."""
+    """Return a line for the user: `detail`, then that attempt number `attempt` of `attempts` begins in `seconds`."""
     return f"{detail} Next attempt in {seconds:.0f} s ({attempt} of {attempts})."
 
 

@@ -21,8 +21,8 @@ _SHOWN = 5
 
 
 def parse_duration(text: str) -> int:
-    """Return seconds. A number without a unit is in seconds; parts are added: "1h 30m" -> 5400. Raise ValueError for
-    any other text, also an empty one."""
+    """Return a duration in seconds. Units are s, m, h and d; a number without a unit is in seconds; parts are added:
+    "1h 30m" -> 5400. Raise ValueError for other texts and for ""."""
     total, position = 0, 0
     while not position or position < len(text):
         match = _DURATION_PART.match(text, position)
@@ -34,7 +34,7 @@ def parse_duration(text: str) -> int:
 
 
 def write_duration(seconds: int | None) -> str:
-    """Format seconds: 5400 -> "90m", in the largest unit that divides them; "" for None."""
+    """Return seconds in the largest unit that divides them: 5400 -> "90m"; "" for None."""
     if seconds is None:
         return ""
     unit = next(unit for unit in _SECONDS if seconds % _SECONDS[unit] == 0)
@@ -42,7 +42,7 @@ def write_duration(seconds: int | None) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Return MiB for "512" or "512Mi", "16Gi" or "1.5G". Raise ValueError for any other text."""
+    """Return a size in MiB: "512" and "512Mi" -> 512, "1.5G" -> 1536. Raise ValueError for any other text."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(text)
@@ -50,12 +50,13 @@ def parse_size(text: str) -> int:
 
 
 def write_size(mib: int) -> str:
-    """Format MiB: 512 -> "512Mi"."""
+    """Return MiB as text: 512 -> "512Mi"."""
     return f"{mib}Mi"
 
 
 def parse_number(text: str) -> int | float:
-    """Return a decimal number ("0.5", "2") as the equal JSON number. Raise ValueError for any other text."""
+    """Return the number in `text`: an int if it is whole, else a float. Raise ValueError for other texts, infinity
+    and NaN."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(text)
@@ -64,20 +65,20 @@ def parse_number(text: str) -> int | float:
 
 
 def write_number(number: float) -> str:
-    """Format a decimal number: 0.5 -> "0.5", 2.0 -> "2"."""
+    """Return a number with at most 10 significant digits: 0.5 -> "0.5", 2.0 -> "2"."""
     return f"{number:.10g}"
 
 
 def parse_speeds(text: str) -> dict[str, float]:
-    """Return {"1": 6.0, "2": 8.6} for `1=6.0,2=8.6`, {} for an empty text. The names are numbers of workers, which
-    are not checked here."""
+    """Return speeds by number of workers: "1=6.0,2=8.6" -> {"1": 6.0, "2": 8.6}; {} for an empty text. Raise
+    ValueError for a malformed pair or speed. The numbers of workers are not checked."""
     pairs = [parse_pair(part.strip()) for part in text.split(",")] if text.strip() else []
     return {workers: float(speed) for workers, speed in pairs}
 
 
 def parse_pair(text: str) -> tuple[str, str]:
-    """Return the name and value of "NAME=VALUE", with any blanks around them. The value may contain `=` or be
-    empty."""
+    """Return (name, value) of "NAME=VALUE", blanks included. The value may contain `=` or be empty. Raise ValueError
+    without `=` or without a name."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ValueError(text)
@@ -85,11 +86,11 @@ def parse_pair(text: str) -> tuple[str, str]:
 
 
 def decimal(milli: int) -> int | float:
-    """Convert thousandths to a decimal number, an int if it is whole."""
+    """Return thousandths as a decimal number, an int if it is whole: 1500 -> 1.5."""
     return milli // 1000 if milli % 1000 == 0 else milli / 1000
 
 
 def some_of(items: Sequence[Any], show: Callable[[Any], str] = str) -> str:
-    """Format a list for a message, the first ones in full: `a, b and 7 more`; "" for an empty one."""
+    """Return a list for a message, the first five items in full: `a, b, c, d, e and 7 more`; "" for an empty list."""
     more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
     return ", ".join(map(show, items[:_SHOWN])) + more

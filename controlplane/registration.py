@@ -33,7 +33,7 @@ def app_modules(name: str) -> Iterator[ModuleType]:
 
 
 def _exists(package: str, name: str) -> bool:
-    """Return whether the module can be found. Imports its parent packages, but not the module itself."""
+    """Return whether the module `package.name` can be found. Imports its parent packages, but not the module itself."""
     path = package
     for part in name.split("."):
         path = f"{path}.{part}"

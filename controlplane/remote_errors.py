@@ -8,12 +8,9 @@ class Unreachable(Exception):
 
 
 class Refused(Exception):
-    """The system refused the request. `code`: a constant for programs; `message`: what happened, with the
-    next step.
-
-    `is_passing`: the cause may disappear soon, such as an exceeded quota, so a few retries are worthwhile.
-    Any other refusal is final.
-    """
+    """The remote system refused the request. `code`: a constant for programs. `message`: what happened, with the next
+    step. `is_passing`: the cause may disappear soon, such as an exceeded quota, so a few retries are worthwhile; any
+    other refusal is final."""
 
     def __init__(self, code: str, message: str, *, is_passing: bool = False) -> None:
         super().__init__(message)

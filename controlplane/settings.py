@@ -23,8 +23,8 @@ make_private(STATE_DIR)
 
 
 def _secret_key() -> str:
-    """Return the installation's secret key, created on first use. It is written atomically: processes that start at
-    the same time all get the first one's key, and a killed process leaves no empty file."""
+    """Return the secret key from `secret.key` in STATE_DIR, created with mode 0600 on first use. Safe against
+    processes that start at the same time, which all get the same key, and against kills, which leave no empty file."""
     path = STATE_DIR / "secret.key"
     if not path.exists():
         # Creates the file with mode 0600.
