@@ -29,19 +29,17 @@ SETUP_LINK_LIFE = timedelta(hours=24)
 
 
 def digest_of(secret: str) -> str:
-    """Return the digest that is stored for a secret. Unsalted, which is safe only for secrets of 256 random
-    bits."""
+    """Return the unsalted SHA-256 digest under which a secret is stored. Safe only for secrets of 256 random bits,
+    never for passwords."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def create_user(
     username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
 ) -> User:
-    """Create a user; one without a password can sign in by tokens only.
-
-    Hashes the password, so call it outside transactions. Raise Forbidden unless the actor is an admin,
-    Invalid for a refused name, address or password, Conflict if the name is taken.
-    """
+    """Create a user; with `password` None it can sign in with API tokens only. Hashing takes about a second, so call
+    it outside transactions. Raise Forbidden unless the actor is an admin, Invalid for an invalid name, e-mail address
+    or password, Conflict if the name is taken."""
     return save_new_user(
         new_user(username, password, actor=actor, is_admin=is_admin, email=email), actor=actor
     )
@@ -50,11 +48,9 @@ def create_user(
 def new_user(
     username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
 ) -> User:
-    """Return a valid, unsaved user with a hashed password.
-
-    Hashing takes about a second, so call it outside transactions: an open transaction would block other
-    writers. Raise Forbidden unless the actor is an admin, Invalid for a refused name, address or password.
-    """
+    """Validate and return an unsaved user with a hashed password; None: it can sign in with API tokens only. Hashing
+    takes about a second, so call it outside transactions, which would block other writers. Raise Forbidden unless the
+    actor is an admin, Invalid for an invalid name, e-mail address or password."""
     require_admin(actor)
     if not username.strip() or not username.isprintable() or "/" in username:
         raise invalid("/username", "bad_username", "Use printable characters without a slash.")
@@ -67,7 +63,8 @@ def new_user(
 
 
 def save_new_user(user: User, *, actor: Actor) -> User:
-    """Save the user that `new_user` returned. Raise Conflict if the name is taken."""
+    """Save the user that `new_user` returned, with an audit row and an event. Raise Conflict if the name is taken. An
+    admin closes all setup links."""
     username = user.username
     try:
         with transaction.atomic():
@@ -101,7 +98,8 @@ def edit_user(
 
 
 def require_strong_password(password: str, user: User) -> None:
-    """Raise Invalid, with the reasons, if a new password is too weak."""
+    """Raise Invalid with all reasons if `password` breaks Django's AUTH_PASSWORD_VALIDATORS, for example because it
+    is short or similar to the user's name."""
     try:
         validate_password(password, user)
     except ValidationError as error:
@@ -111,11 +109,9 @@ def require_strong_password(password: str, user: User) -> None:
 def issue_token(
     user: User, name: str, *, actor: Actor, days: int = TOKEN_DAYS, is_read_only: bool = False
 ) -> tuple[Token, str]:
-    """Return a new token of `user`, valid for `days`, and its secret, which is shown once and never stored.
-
-    Raise Forbidden for a read-only actor, and for another user's token unless the actor is an admin; Invalid for
-    `days` outside 1 to TOKEN_MOST_DAYS.
-    """
+    """Return a new token of `user`, valid for `days`, and its secret, which is not stored and cannot be shown again.
+    Raise Forbidden for a read-only actor, or for another user's token unless the actor is an admin; Invalid for
+    `days` outside 1 to TOKEN_MOST_DAYS."""
     require_write(actor)
     if actor.user is not None and actor.user.pk != user.pk and not actor.is_admin:
         raise Forbidden("Only an admin may create a token for another user.")
@@ -137,12 +133,9 @@ def issue_token(
 
 
 def revoke_token(token: Token, *, actor: Actor) -> None:
-    """Revoke a token, also if it is revoked already. Live connections opened with it are closed when the web process
-    reads the event.
-
-    Raise Forbidden for a read-only actor, and for another user's token unless the actor is an admin; Conflict for
-    the bootstrap token, which its setting would restore.
-    """
+    """Revoke a token; safe to repeat. The web process then closes the live connections opened with it. Raise
+    Forbidden for a read-only actor, or for another user's token unless the actor is an admin; Conflict for the
+    bootstrap token, which its setting would restore."""
     require_write(actor)
     if actor.user is not None and actor.user.pk != token.user_id and not actor.is_admin:
         raise Forbidden("Only an admin may revoke another user's token.")
@@ -158,22 +151,21 @@ def revoke_token(token: Token, *, actor: Actor) -> None:
 
 
 def token_owner(secret: str, now: datetime) -> Token | None:
-    """Return the valid token with this secret, and its user loaded; None if it is unknown, revoked or
-    expired, or the user is locked."""
+    """Return the token with this secret, its `user` loaded. None if it is unknown, revoked or expired, or the user is
+    inactive."""
     return next(iter(_live_tokens(digest_of(secret), now)), None)
 
 
 @prepared
 def _live_tokens(digest: str, now: datetime) -> QuerySet[Token]:
-    """Return the unexpired, unrevoked token with this digest, if any. A prepared query, because every REST
-    call runs it."""
+    """Return the valid token with this digest, if any. Prepared, because every REST call runs this query."""
     live = Token.objects.filter(digest=digest, revoked_at=None, expires_at__gt=now, user__is_active=True)
     return live.select_related("user")
 
 
 def create_setup_link() -> str | None:
-    """Return a new secret for /setup/<secret>, valid for SETUP_LINK_LIFE, and revoke earlier ones; None if an admin
-    exists."""
+    """Revoke all setup links and return the secret of a new one, valid for SETUP_LINK_LIFE at /setup/<secret>. None
+    without a new link if an admin exists."""
     secret = secrets.token_urlsafe(32)
     with transaction.atomic():
         SetupLink.objects.all().delete()
@@ -184,16 +176,17 @@ def create_setup_link() -> str | None:
 
 
 def is_setup_link_open(secret: str) -> bool:
-    """Return whether the link with this secret is valid. Deletes all links once an admin exists, also one
-    created by `manage.py createsuperuser`."""
+    """Return whether the setup link with this secret is unused, the newest, and not expired. Deletes all links once
+    an admin exists, also one created by `manage.py createsuperuser`."""
     if _has_admin():
         SetupLink.objects.all().delete()
     return _open_links(secret).exists()
 
 
 def use_setup_link(secret: str, username: str, password: str) -> User:
-    """Create the first admin. Raise Conflict if an admin exists or the link is used, expired or unknown; Invalid for
-    a refused name or weak password."""
+    """Use a setup link up and create the first admin. Hashes the password, so call it outside transactions.
+    Raise Conflict if an admin exists or the link is used, expired or unknown; Invalid for an invalid name or
+    weak password."""
     if not _open_links(secret).exists():
         raise _link_used()
     user = new_user(username, password, actor=SYSTEM, is_admin=True)
@@ -215,7 +208,7 @@ def _open_links(secret: str) -> QuerySet[SetupLink]:
 
 
 def _has_admin() -> bool:
-    """Return whether an admin with a usable password exists; the bootstrap token's account has none."""
+    """Return whether an admin other than the bootstrap token's account exists."""
     return User.objects.filter(is_admin=True).exclude(username=BOOTSTRAP).exists()
 
 

@@ -23,17 +23,16 @@ def write_audit(
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
 ) -> None:
-    """Write one audit row: the actor did `verb` to an object, with its values before and after. Never pass
-    secrets.
-
-    Only for users and their tokens: does nothing for the loop, whose work is recorded as events.
-    """
+    """Write one audit row in the caller's transaction: the actor did `verb` to an object, with its values before and
+    after. Never pass secrets. Does nothing for the control plane itself (`actor.user` None), whose work is recorded
+    as events."""
     if actor.user is not None:
         _entry(actor, verb, object_type, object_name, before=before or {}, after=after or {}).save()
 
 
 def write_audits(actor: Actor, verb: str, object_type: str, after: Mapping[str, dict[str, Any]]) -> None:
-    """Call `write_audit` for several objects in one statement; `after`: values by object name."""
+    """Write one audit row per object in one statement, under the rules of `write_audit`. `after`: new values by
+    object name."""
     if actor.user is not None:
         insert_rows(_entry(actor, verb, object_type, name, after=values) for name, values in after.items())
 
@@ -41,11 +40,8 @@ def write_audits(actor: Actor, verb: str, object_type: str, after: Mapping[str, 
 def write_lasting_audit(
     actor: Actor, verb: str, object_type: str, object_name: str, *, after: dict[str, Any]
 ) -> None:
-    """Write an audit row that survives a rollback, for a read that must be audited even in a dry run, such as
-    a search for a user.
-
-    Survives only inside a `lasting_audit` block; elsewhere it is like `write_audit`.
-    """
+    """Write an audit row that survives a rollback, because even a dry run must leave a trace, such as a search for a
+    user. It survives only inside a `lasting_audit` block; elsewhere it is rolled back with the caller's transaction."""
     if actor.user is None:
         return
     entry, waiting = _entry(actor, verb, object_type, object_name, after=after), _lasting.get()
@@ -57,8 +53,8 @@ def write_lasting_audit(
 
 @contextmanager
 def lasting_audit() -> Iterator[None]:
-    """Context manager that saves the rows of `write_lasting_audit` when the block ends, even by an exception. Enter
-    it outside transactions."""
+    """Collect the rows of `write_lasting_audit` and save them when the block ends, also by an exception. Enter it
+    outside transactions."""
     waiting: list[AuditEntry] = []
     reset = _lasting.set(waiting)
     try:
@@ -70,7 +66,7 @@ def lasting_audit() -> Iterator[None]:
 
 
 def write_fields(row: models.Model, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Set and save fields of a row. Return their earlier values, which an audit entry stores."""
+    """Set the `values` on a row and save these fields. Return their earlier values by field name, for an audit row."""
     before = {name: getattr(row, name) for name in values}
     for name, value in values.items():
         setattr(row, name, value)

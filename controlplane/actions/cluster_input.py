@@ -16,13 +16,13 @@ from controlplane.fields import FieldError
 
 
 def credential_fields() -> dict[str, Credential]:
-    """Return the credential fields of all kinds of clusters, by name."""
+    """Return the credential fields that any kind of cluster takes, by field name."""
     return {name: one for kind in engine_kinds().values() for name, one in kind.credentials.items()}
 
 
 def settings_for(engine: str, sent: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the validated settings of a cluster of this engine; `sent` None means a new cluster without settings.
-    Raise Invalid with pointers below /settings."""
+    """Return the complete, validated settings for a cluster of this engine. `sent`: the submitted ones, None if the
+    field is missing. Raise Invalid with pointers below /settings, or for an unknown engine."""
     try:
         return _kind(engine).read_settings(sent)
     except SettingsInvalid as refused:
@@ -31,8 +31,8 @@ def settings_for(engine: str, sent: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def engine_for_new(sent: Mapping[str, Any]) -> str:
-    """Return the submitted engine; without one, the only kind that has all the submitted credentials. Raise
-    Invalid if not exactly one has."""
+    """Return the submitted `engine` of a new cluster, unchecked. If it is missing, return the only engine that takes
+    all the submitted credentials; raise Invalid if there is not exactly one."""
     if "engine" in sent:
         return str(sent["engine"])
     given = {name for name in credential_fields() if sent.get(name)}
@@ -44,9 +44,8 @@ def engine_for_new(sent: Mapping[str, Any]) -> str:
 
 
 def credentials_for(engine: str, sent: Mapping[str, Any], *, is_new: bool) -> dict[str, Any]:
-    """Return the submitted credentials, to be encrypted; {} if there are none. Raise Invalid for a field that this
-    engine does not use, and for values or combinations that the engine's kind refuses. `is_new`: the cluster has
-    none yet."""
+    """Return the submitted credentials, not yet encrypted; {} if there are none. `is_new`: the cluster has none yet.
+    Raise Invalid for a field that this engine does not take, and for values or combinations that its kind refuses."""
     kind = _kind(engine)
     given = {name: sent[name] for name in credential_fields() if sent.get(name)}
     if foreign := given.keys() - kind.credentials.keys():

@@ -42,11 +42,9 @@ def register_cluster(
     usage_half_life_hours: int | None = None,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Register a cluster. If its kind has a preflight, it is checked before use; its nodes are then discovered.
-
-    `usage_half_life_hours` None: the server's setting. Raise Forbidden unless the actor is an admin, Invalid for a
-    scheduler that the engine lacks, Conflict if the name is taken.
-    """
+    """Register a cluster; an engine with a preflight must pass it before the cluster is used. `usage_half_life_hours`
+    None: the server's setting. Raise Forbidden unless the actor is an admin, Invalid for a scheduler that the engine
+    lacks, Conflict if the name is taken."""
     require_admin(actor)
     _check_scheduler(engine, scheduler)
     cluster = Cluster(
@@ -80,12 +78,10 @@ def edit_cluster(
     actor: Actor,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Change a cluster: `scheduler`, `settings` (replaced as a whole), `usage_half_life_hours` or credentials.
-
-    Credentials that consist of a context alone select another context of the stored kubeconfig. Raise Forbidden
-    unless the actor is an admin, Invalid for a scheduler that the engine lacks, Conflict if projects or running pods
-    forbid the change or the stored credentials cannot be decrypted.
-    """
+    """Change `scheduler`, `settings` (replaced as a whole), `usage_half_life_hours` or the credentials; credentials
+    with a `context` only select another context of the stored kubeconfig. An attached cluster with a preflight
+    changes after it passed. Raise Forbidden unless the actor is an admin, Invalid for a scheduler that the engine
+    lacks, Conflict if projects or running pods forbid the change or the stored credentials cannot be decrypted."""
     require_admin(actor)
     _check_scheduler(cluster.engine, changes.get("scheduler", cluster.scheduler))
     _check_prefix(cluster, changes.get("settings", cluster.settings))
@@ -105,8 +101,8 @@ def edit_cluster(
 
 
 def check_cluster(cluster: Cluster, *, actor: Actor) -> Cluster:
-    """Request a new preflight. Raise Forbidden unless the actor is an admin, Conflict for an engine without a
-    preflight."""
+    """Queue a new preflight of the cluster. Raise Forbidden unless the actor is an admin, Conflict if its engine has
+    no preflight."""
     require_admin(actor)
     if not engine_kind(cluster.engine).has_checks:
         raise Conflict(
@@ -140,8 +136,8 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
 
 
 def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
-    """Return an unsaved copy of the cluster with the settings, scheduler and credentials in a check command's
-    `payload`, as far as it has them, to run the preflight on."""
+    """Return an unsaved copy of the cluster on which to run the preflight. `settings`, `scheduler` and `credentials`
+    in a check command's `payload` replace the stored ones."""
     looked_at = copy.copy(cluster)
     for name in ("settings", "scheduler", "credentials"):
         setattr(looked_at, name, payload.get(name, getattr(cluster, name)))
@@ -149,12 +145,9 @@ def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
 
 
 def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: datetime) -> None:
-    """Write a preflight's result (`checks`: dicts with `name`, `outcome`, `message` and `without_it`): without
-    failures, attach the cluster with the checked settings; with failures, refuse it, or keep an attached cluster's
-    old settings.
-
-    Writes nothing if the cluster was detached or a later check is pending.
-    """
+    """Write a preflight's result. `checks`: dicts with `name`, `outcome`, `message` and `without_it`. Without
+    failures the cluster is attached with the checked settings; with failures it is refused, or keeps its old settings
+    if it was attached. Writes nothing if the cluster was detached or a later check is pending."""
     with transaction.atomic():
         cluster = Cluster.objects.select_for_update(no_key=True).get(pk=command.required_cluster_id)
         # The later check's payload includes the changes of this one.
@@ -195,7 +188,7 @@ def _check_prefix(cluster: Cluster, settings: Mapping[str, Any]) -> None:
 
 
 def _why_not_renamed(cluster: Cluster, settings: Mapping[str, Any]) -> str:
-    """Return why the nodes cannot be renamed for these settings: pods still run there. "" if they can."""
+    """Return why these settings' `node_suffix` cannot be applied while pods run on the cluster; "" if it can."""
     old, new = _node_suffix(cluster.settings), _node_suffix(settings)
     held = sum(app.pods_on(cluster) for app in holdings()) if old != new else 0
     if held:
@@ -207,7 +200,7 @@ def _why_not_renamed(cluster: Cluster, settings: Mapping[str, Any]) -> str:
 
 
 def _rename_nodes(cluster: Cluster, settings: Mapping[str, Any]) -> str:
-    """Rename the cluster's nodes after a change of `node_suffix`. Return why that failed, or ""."""
+    """Rename the cluster's nodes if these settings change `node_suffix`. Return why that is impossible, or ""."""
     old, new = _node_suffix(cluster.settings), _node_suffix(settings)
     if old == new:
         return ""
@@ -224,11 +217,8 @@ def _rename_nodes(cluster: Cluster, settings: Mapping[str, Any]) -> str:
 
 
 def _why_not_called(cluster: Cluster, names: Mapping[str, str]) -> str:
-    """Return why the nodes cannot get these names (old name -> new name); "" if they can.
-
-    A name that another node has now is refused even if that node is renamed too, because the unique
-    constraint would refuse it.
-    """
+    """Return why the nodes cannot get the new `names` (by old name), or "" if they can. A name that another node has
+    now is refused even if that node is renamed too, because the unique constraint would refuse it."""
     too_long = next((name for name in names.values() if len(name) > LONGEST_NODE_NAME), "")
     if too_long:
         return f"{too_long} is longer than {LONGEST_NODE_NAME} characters: choose another node_suffix."
@@ -256,8 +246,8 @@ def _merged(cluster: Cluster, credentials: Mapping[str, Any]) -> str:
 
 
 def _order_edit(cluster: Cluster, changes: Mapping[str, Any]) -> None:
-    """Queue a check of changed settings. An attached cluster keeps its settings until the check passes; any
-    other one gets the changes at once and returns to CHECKING."""
+    """Queue a check of the cluster with these changes. An attached cluster keeps its settings until the check passes;
+    any other cluster gets the changes at once and returns to CHECKING."""
     if cluster.state == Cluster.ATTACHED:
         _order_check(cluster, changes)
         return
@@ -266,8 +256,7 @@ def _order_edit(cluster: Cluster, changes: Mapping[str, Any]) -> None:
 
 
 def _order_check(cluster: Cluster, changes: Mapping[str, Any]) -> None:
-    """Queue a check that carries `changes` and those of unfinished checks; checks that have not begun are
-    dropped."""
+    """Queue a check command with `changes` and the changes of unfinished checks, and end those that have not begun."""
     earlier = _open_checks(cluster).order_by("pk")
     payload: dict[str, Any] = {}
     for order in earlier:

@@ -26,7 +26,8 @@ def create_department(fields: Mapping[str, Any], *, actor: Actor) -> Department:
 
 
 def edit_department(department: Department, changes: Mapping[str, Any], *, actor: Actor) -> Department:
-    """Change model fields of a department: its share of the GPUs. Raise Forbidden unless the actor is an admin."""
+    """Change the department's quota, weight, limit or priority. `changes`: validated values by model field. Raise
+    Forbidden unless the actor is an admin."""
     require_admin(actor)
     before = department.share_values()
     with transaction.atomic():
@@ -36,7 +37,7 @@ def edit_department(department: Department, changes: Mapping[str, Any], *, actor
 
 
 def delete_department(department: Department, *, actor: Actor) -> None:
-    """Delete a department. Raise Forbidden unless the actor is an admin, Conflict while it has projects."""
+    """Delete a department. Raise Forbidden unless the actor is an admin, Conflict while projects are in it."""
     require_admin(actor)
     with transaction.atomic():
         names = list(department.projects.order_by("name").values_list("name", flat=True))

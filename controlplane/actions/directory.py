@@ -21,11 +21,9 @@ _lookups = Throttle(LOOKUPS, LOOKUP_SECONDS)
 
 
 def find_user(username: str, project: Project, *, actor: Actor) -> User | None:
-    """Return the user with exactly this name, who is to be added to `project`; None if there is none. Raise
-    TooManyAttempts if the actor has looked up too many names.
-
-    Look-ups by admins, and of current members, are neither limited nor audited.
-    """
+    """Return the user with exactly this name, who is to be added to `project`; None if there is none. Unless the
+    actor is an admin or the user is a member already, the look-up is audited and counted, and too many raise
+    TooManyAttempts."""
     user = User.objects.filter(username=username).first()
     is_member = user is not None and project.memberships.filter(user=user).exists()
     if not actor.is_admin and not is_member:
@@ -34,12 +32,9 @@ def find_user(username: str, project: Project, *, actor: Actor) -> User | None:
 
 
 def user_names_starting_with(prefix: str, project_name: str, *, actor: Actor) -> list[str]:
-    """Return up to NAMES_MOST names of active users that start with `prefix`, ignoring case, sorted, without current
-    members.
-
-    Raise NotVisible if the actor cannot see the project, Forbidden unless owner or admin, Invalid for a prefix
-    outside PREFIX_LEAST to 150 characters, TooManyAttempts if the actor has looked up too many names.
-    """
+    """Return up to NAMES_MOST names of active users outside the project that start with `prefix`, ignoring case,
+    sorted. Raise NotVisible if the actor cannot see the project, Forbidden unless owner or admin, Invalid for a
+    prefix outside PREFIX_LEAST to 150 characters, TooManyAttempts after too many look-ups by an owner."""
     project = project_for(actor, project_name, needed=Role.OWNER)
     if not PREFIX_LEAST <= len(prefix) <= 150 or "\0" in prefix:
         raise invalid("?prefix", "bad_prefix", f"Give {PREFIX_LEAST} to 150 characters of the name.")

@@ -4,7 +4,8 @@ from controlplane.fields import FieldError
 
 
 class Conflict(Exception):
-    """The object's state does not allow the action (409). `detail`: the next step; `errors`: the fields concerned."""
+    """The object's state does not allow the action (HTTP 409). `code`: for programs; `detail`: what is wrong and the
+    next step; `errors`: the fields concerned, if any."""
 
     def __init__(self, code: str, detail: str, *errors: FieldError) -> None:
         super().__init__(detail)
@@ -12,7 +13,7 @@ class Conflict(Exception):
 
 
 class Invalid(Exception):
-    """Invalid values (400), each with its field."""
+    """The submitted values are invalid (HTTP 400). `errors`: one per refused field."""
 
     def __init__(self, *errors: FieldError) -> None:
         super().__init__("; ".join(error.detail for error in errors))
@@ -20,5 +21,5 @@ class Invalid(Exception):
 
 
 def invalid(pointer: str, code: str, detail: str) -> Invalid:
-    """Return the Invalid exception for a single field."""
+    """Return an `Invalid` with one error. `pointer`: JSON pointer of the field."""
     return Invalid(FieldError(pointer, code, detail))

@@ -5,7 +5,7 @@ from controlplane.models import Event
 
 
 def announce(*events: Event | None) -> None:
-    """Append events, except None, and request a cycle of the loop. Call it last in the transaction, as
-    `EventManager.append`."""
+    """Append events, ignoring None, and wake the loop after the commit. Call it last in the transaction, because
+    `EventManager.append` locks the event counter until the commit."""
     Event.objects.append(events)
     wake()

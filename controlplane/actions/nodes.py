@@ -10,7 +10,8 @@ from controlplane.models import Cluster, Event, Node, NodePool
 
 
 def cordon_node(node: Node, *, actor: Actor) -> Node:
-    """Stop placing new pods on the node; its present pods stay. Raise Forbidden unless the actor is an admin."""
+    """Stop placing new pods on the node; running pods stay. Safe to repeat. Raise Forbidden unless the actor is an
+    admin."""
     require_admin(actor)
     with transaction.atomic():
         event = write_cordon(node, True, "node.cordoned", actor)
@@ -20,10 +21,8 @@ def cordon_node(node: Node, *, actor: Actor) -> Node:
 
 
 def uncordon_node(node: Node, *, actor: Actor) -> Node:
-    """Allow new pods on the node again, and withdraw an interruption notice that was given in Trainyard.
-
-    Raise Forbidden unless the actor is an admin, Conflict while the cluster itself announces an interruption.
-    """
+    """Allow new pods on the node again, and withdraw an interruption notice that an admin gave. Safe to repeat. Raise
+    Forbidden unless the actor is an admin, Conflict while the cluster itself announces an interruption."""
     require_admin(actor)
     with transaction.atomic():
         reread(node, lock=True)
@@ -36,8 +35,8 @@ def uncordon_node(node: Node, *, actor: Actor) -> Node:
 
 
 def _withdraw_notice(node: Node, actor: Actor) -> Event | None:
-    """Withdraw the interruption notice and write its audit row; return the unsaved event, None without a notice.
-    Raise Conflict if the notice is the cluster's own."""
+    """Withdraw the node's interruption notice and write an audit row. Return the event to append, None without a
+    notice. Raise Conflict if the cluster gave the notice."""
     if node.interruption_at is None:
         return None
     if not node.interruption_by:
@@ -54,8 +53,8 @@ def _withdraw_notice(node: Node, actor: Actor) -> Event | None:
 
 
 def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Event | None:
-    """Set or clear the cordon and write its audit row. Return the unsaved event, of this `kind`; None if nothing
-    changes."""
+    """Set or clear the cordon and write an audit row. Return the event to append, with this `kind`; None if the node
+    already has the wanted state."""
     changed = Node.objects.filter(pk=node.pk, is_cordoned=not is_cordoned).update(is_cordoned=is_cordoned)
     node.is_cordoned = is_cordoned
     if changed != 1:
@@ -65,8 +64,8 @@ def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Even
 
 
 def create_pool(cluster: Cluster, name: str, *, actor: Actor, is_spot: bool = False) -> NodePool:
-    """Create a node pool; `is_spot` as in `mark_pool`. Raise Forbidden unless the actor is an admin, Conflict if the
-    name is taken."""
+    """Create an empty node pool. `is_spot`: the provider may take its nodes away at any time. Raise Forbidden unless
+    the actor is an admin, Conflict if the cluster has a pool with this name."""
     require_admin(actor)
     try:
         with transaction.atomic():

@@ -18,23 +18,17 @@ NONE_YET = "This account has no password yet; an admin sets the first one."
 def set_password(
     user: User, password: str, *, actor: Actor, current: str = "", keep_tokens: bool = False
 ) -> int:
-    """Set a password: one's own with the `current` one, or as an admin another user's without it.
-
-    Hashes, so call it outside transactions. Ends sessions and tokens like `save_password`, and returns how many
-    tokens were revoked. Raise Forbidden for a read-only actor, for one's own password if the account has none yet,
-    and for another user's unless the actor is an admin; Invalid for a wrong current or weak new password,
-    TooManyAttempts after wrong current passwords.
-    """
+    """Set a user's password and return how many API tokens were revoked; effects as `save_password`. A user gives the
+    `current` one; an admin sets another user's without. Hashes, so call it outside transactions. Raise Forbidden for
+    a read-only actor, for one's own account without a password, and for another user's unless the actor is an admin;
+    Invalid for a wrong current or weak new password, TooManyAttempts after several wrong ones."""
     hashed = hash_password(user, password, actor=actor, current=current)
     return save_password(user, hashed, actor=actor, keep_tokens=keep_tokens)
 
 
 def hash_password(user: User, password: str, *, actor: Actor, current: str = "") -> str:
-    """Return the hash of a password that the actor may set.
-
-    Takes about a second, so call it outside transactions, which would block other writers. Raise the
-    exceptions of `set_password`.
-    """
+    """Check that the actor may set this password, and return its hash. Hashing takes about a second, so call it
+    outside transactions, which would block other writers. Raises what `set_password` raises."""
     require_write(actor)
     if actor.user is None or actor.user.pk != user.pk:
         require_admin(actor)
@@ -45,11 +39,11 @@ def hash_password(user: User, password: str, *, actor: Actor, current: str = "")
 
 
 def save_password(user: User, hashed: str, *, actor: Actor, keep_tokens: bool = False) -> int:
-    """Store the hash that `hash_password` returned; return how many tokens were revoked.
+    """Store the hash that `hash_password` returned; return how many API tokens were revoked.
 
-    Ends all sessions of the user (the caller renews the session of its own request) and, unless `keep_tokens`,
-    revokes all API tokens except the one of this request and the bootstrap token: a person who had the old password
-    may have created them.
+    Ends all sessions of the user (the caller renews the session of its own request). Unless `keep_tokens`, revokes
+    all its API tokens except the actor's own and the bootstrap token, because a person who had the old password may
+    have created them.
     """
     user.password = hashed
     with transaction.atomic():

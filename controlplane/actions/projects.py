@@ -46,12 +46,9 @@ def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
 
 
 def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) -> Project:
-    """Change fields of a project. Owners may change OWNER_FIELDS, admins all; raise Forbidden otherwise. The caller
-    checks that the actor is an owner.
-
-    Raise Conflict for a move to another cluster while the project has jobs, volumes or snapshots, or while that
-    cluster still holds objects of a deleted project with this name.
-    """
+    """Change fields of a project. The caller checks that the actor is an owner; raise Forbidden if a field is not in
+    OWNER_FIELDS and the actor is no admin. Raise Conflict for a move to another cluster while the project has jobs,
+    volumes or snapshots, or while that cluster still holds objects of a deleted project with this name."""
     if not set(changes) <= OWNER_FIELDS:
         require_admin(actor)
     with transaction.atomic():
@@ -71,8 +68,9 @@ def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) 
 
 
 def delete_project(project: Project, *, actor: Actor) -> None:
-    """Delete a project with its finished jobs. Raise Forbidden unless the actor is an admin, Conflict while jobs are
-    unfinished, while it has volumes or snapshots, and while jobs of other projects mount its datasets."""
+    """Delete a project with its finished jobs, and queue the removal of its objects in the cluster. Raise Forbidden
+    unless the actor is an admin, Conflict while it has unfinished jobs, volumes or snapshots, or jobs of other
+    projects mount its datasets."""
     require_admin(actor)
     with transaction.atomic():
         for app in holdings():
@@ -87,8 +85,8 @@ def delete_project(project: Project, *, actor: Actor) -> None:
 
 
 def taken_along(project: Project) -> dict[str, Any]:
-    """Return what deleting the project would remove: the counts of `counts_of`, `members`, and `namespace` (None
-    without one), which stays until the `cluster` is reachable (`is_reachable`)."""
+    """Return what deleting the project would remove: the counts of `counts_of`, `members`, and `namespace` (None if
+    the cluster has none). `is_reachable` False: the namespace remains until `cluster` is reachable."""
     return {
         "cluster": project.cluster.name,
         "is_reachable": project.cluster.is_reachable,
@@ -99,8 +97,8 @@ def taken_along(project: Project) -> dict[str, Any]:
 
 
 def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Membership:
-    """Give a user a role in a project, or change the role. The caller checks that the actor may. Raise Invalid for
-    an unknown role, Conflict if no owner would be left."""
+    """Add a user to a project, or change the member's role. The caller checks that the actor may. Raise Invalid for
+    an unknown role, Conflict if no owner would remain."""
     if role not in Role.ORDER:
         raise invalid("/role", "unknown_role", f"The role is one of: {', '.join(Role.ORDER)}.")
     with transaction.atomic():
@@ -115,7 +113,7 @@ def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Memb
 
 
 def remove_member(project: Project, user: User, *, actor: Actor) -> None:
-    """Remove a member from a project. The caller checks that the actor may and that the user is a member. Raise
+    """Remove a user from a project. The caller checks that the actor may and that the user is a member. Raise
     Conflict for the last owner."""
     with transaction.atomic():
         _keep_an_owner(project, user, None)
@@ -126,8 +124,8 @@ def remove_member(project: Project, user: User, *, actor: Actor) -> None:
 
 
 def oversold_warning(project: Project) -> str | None:
-    """Return a warning if the quotas on the cluster exceed its GPUs, else None. Also None while its nodes are
-    not known yet."""
+    """Return a warning if the project's quota exceeds all GPUs of its cluster; None if it does not, or while the
+    cluster's nodes are not discovered."""
     gpus = Device.objects.filter(node__cluster=project.cluster).count()
     is_known = gpus or Node.objects.filter(cluster=project.cluster).exists()
     if project.gpu_quota_milli <= gpus * 1000 or not is_known:
@@ -137,11 +135,8 @@ def oversold_warning(project: Project) -> str | None:
 
 
 def _leave_cluster(project: Project, cluster: Cluster) -> None:
-    """Check that the project may move to `cluster`, and queue the removal of its objects in its old cluster.
-
-    Raise Conflict if the project has jobs, volumes or snapshots there, or the removal of an earlier project of its
-    name is unfinished.
-    """
+    """Queue the removal of the project's objects from its old cluster, before it moves to `cluster`. Raise Conflict
+    if it has jobs, volumes or snapshots, or while `cluster` still holds objects of a deleted project with this name."""
     for app in holdings():
         app.check_move(project)
     _refuse_while_cleaning_up(project.name, cluster)
@@ -160,8 +155,8 @@ def _order_removal(project: Project) -> None:
 
 
 def _refuse_while_cleaning_up(name: str, cluster: Cluster) -> None:
-    """Raise Conflict while objects of a deleted project with this name are still being removed from the
-    cluster: the removal would hit the new project's objects too."""
+    """Raise Conflict while a cluster still removes the objects of a deleted project with this name; the removal would
+    also hit the new project's objects."""
     if not engine_kind(cluster.engine).has_namespaces:
         return
     removals = Command.objects.about("project", name).of_kinds([Command.FORGET_PROJECT])

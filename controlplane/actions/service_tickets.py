@@ -14,11 +14,8 @@ TICKET_LIFE = timedelta(seconds=60)
 
 
 def issue_service_ticket(session_key: str, address: ServiceAddress) -> str:
-    """Return the secret of a ticket for one port of one job (`address`), to be redeemed once within TICKET_LIFE. The
-    caller has checked that the session may use it.
-
-    Writes no event, because no page shows tickets.
-    """
+    """Return the secret of a ticket for one port of one job (`address`), which can be redeemed once within
+    TICKET_LIFE. The caller checks that the session may use that port."""
     secret, now = secrets.token_urlsafe(32), timezone.now()
     with transaction.atomic():
         ServiceTicket.objects.filter(created_at__lte=now - TICKET_LIFE).delete()
@@ -29,8 +26,8 @@ def issue_service_ticket(session_key: str, address: ServiceAddress) -> str:
 
 
 def redeem_service_ticket(secret: str, address: ServiceAddress) -> str | None:
-    """Return the session key for which a ticket was issued, and invalidate the ticket. None if it was used, has
-    expired or is for another port."""
+    """Return the session key for which a ticket was issued, and use the ticket up. None if it is unknown, used,
+    expired or for another port."""
     found = ServiceTicket.objects.filter(
         digest=digest_of(secret),
         job_id=address.job_id,

@@ -31,11 +31,9 @@ _USED_GRAIN = timedelta(minutes=5)
 
 
 def check_password(username: str, password: str, address: str) -> User | None:
-    """Return the user with this name and password; None if they are wrong or the account is locked.
-
-    Wrong attempts are limited per client address, and per name from one address, on pages and REST together. Raise
-    TooManyAttempts beyond a limit, without checking the password.
-    """
+    """Return the user with this name and password; None if they are wrong or the account is inactive. Raise
+    TooManyAttempts, without checking the password, after too many wrong attempts from one `address`, or with one name
+    from it; pages and REST share these limits."""
     place = address_key((address, 0))
     key = (username.casefold(), place)
     try:
@@ -61,8 +59,9 @@ def forget_attempts() -> None:
 
 
 def actor_of_secret(secret: str, now: datetime, *, address: str = "", request_id: str = "") -> Actor | None:
-    """Return the actor with this bearer secret; None if it is unknown, revoked or expired, or its user is locked.
-    `address` and `request_id` are stored in the actor, for the audit log."""
+    """Return the actor of an API token's secret; None if the token is unknown, revoked or expired, or its user is
+    inactive. `address` and `request_id` are stored in the actor for the audit log. Updates `last_used_at` at most
+    every 5 minutes."""
     token = token_owner(secret, now)
     if token is None and _is_bootstrap(secret):
         register_bootstrap_token()
@@ -80,11 +79,8 @@ def actor_of_secret(secret: str, now: datetime, *, address: str = "", request_id
 
 
 def register_bootstrap_token() -> None:
-    """Make TRAINYARD_BOOTSTRAP_TOKEN a token of the admin `bootstrap`, who has no password, and revoke any
-    earlier one.
-
-    Called at every start, so that a changed or removed setting takes effect.
-    """
+    """Make TRAINYARD_BOOTSTRAP_TOKEN the only valid token of the admin `bootstrap`, who has no password; without the
+    setting, revoke that token. Run at every start, so that a changed setting takes effect; safe to repeat."""
     digest = digest_of(settings.BOOTSTRAP_TOKEN) if settings.BOOTSTRAP_TOKEN else ""
     now = timezone.now()
     with transaction.atomic():
@@ -106,7 +102,7 @@ def register_bootstrap_token() -> None:
 
 
 def _known(username: str) -> str:
-    """Return the name as it may be logged. Unknown names are hidden, because users sometimes type a password
+    """Return the name as it may be logged. A name without a user is hidden, because users sometimes type a password
     into that field."""
     return repr(username) if User.objects.filter(username=username).exists() else "an unknown user"
 
