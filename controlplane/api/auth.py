@@ -49,7 +49,7 @@ class SessionAuthentication(authentication.SessionAuthentication):
 
 
 def actor_of(request: Request) -> Actor:
-    """Return the actor of an authenticated request."""
+    """Return the actor of an authenticated request, with the address and request id for the audit log."""
     if isinstance(request.auth, Actor):
         return request.auth
     user: Any = request.user
@@ -57,8 +57,7 @@ def actor_of(request: Request) -> Actor:
 
 
 def request_id_of(request: Request) -> str:
-    """Return the request's id: the caller's X-Request-ID if it is valid, else a generated one. Every call for
-    one request returns the same id."""
+    """Return the request's id, the same at every call: the client's X-Request-ID if it is valid, else a random one."""
     known: str | None = getattr(request._request, "trainyard_request_id", None)
     if known is None:
         given = request.META.get("HTTP_X_REQUEST_ID", "")

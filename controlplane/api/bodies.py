@@ -16,7 +16,7 @@ DRY_RUN_ELSEWHERE = FieldError(
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
-    """One field of a body: its reader, its JSON schema, and whether it is required."""
+    """One field of a JSON body: the reader of its value, its JSON schema, and whether it must be present."""
 
     read: Reader
     schema: Schema
@@ -24,7 +24,7 @@ class BodyField:
 
 
 def text_field(longest: int, *, is_required: bool = False) -> BodyField:
-    """Return a field for a text of at most `longest` characters."""
+    """Return a field for a text of at most `longest` bytes in UTF-8."""
     return BodyField(text(longest), {**STRING, "maxLength": longest}, is_required)
 
 
@@ -34,8 +34,8 @@ def label_field(longest: int, *, is_required: bool = False) -> BodyField:
 
 
 def read_body(body: Any, fields: Mapping[str, BodyField]) -> dict[str, Any]:
-    """Return the parsed fields that are present. Raise Invalid with all refused fields, Problem if the body
-    is not an object."""
+    """Return the values of the fields that the body has. Raise Invalid with all refused fields (unknown, missing or
+    invalid), Problem (400) if the body is not an object."""
     sent = as_object(body)
     errors = [
         DRY_RUN_ELSEWHERE
@@ -62,7 +62,7 @@ def read_body(body: Any, fields: Mapping[str, BodyField]) -> dict[str, Any]:
 
 
 def as_object(body: Any) -> dict[str, Any]:
-    """Return a JSON object; {} for an empty body. Raise Problem (400) for any other value."""
+    """Return the body if it is a JSON object, {} if it is empty. Raise Problem (400) for any other value."""
     if body is None:
         return {}
     if not isinstance(body, dict):
@@ -71,7 +71,7 @@ def as_object(body: Any) -> dict[str, Any]:
 
 
 def body_schema(fields: Mapping[str, BodyField]) -> Schema:
-    """Return the JSON schema of a body with exactly these fields."""
+    """Return the JSON schema of a body with these fields and no others."""
     schema: Schema = {
         "type": "object",
         "additionalProperties": False,

@@ -26,13 +26,14 @@ TOO_LARGE = "The body is larger than 1 MiB; send less, or in parts."
 
 
 def problem_handler(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    """Return the response for any exception of a view; unexpected ones are logged and answered with 500 without
-    details."""
+    """Return the problem+json response for an exception of a view; 500 without details for one that is not expected,
+    which is logged."""
     return problem_response(to_problem(error))
 
 
 def to_problem(error: Exception) -> Problem:
-    """Return the Problem for an exception: by the declared translations, else 500, which is logged."""
+    """Return the Problem for an exception, by the translations that apps declare and those of this module. Any other
+    exception is logged and becomes 500."""
     if isinstance(error, Problem):
         return error
     for kind, translate in _translations():

@@ -35,7 +35,7 @@ UNREADABLE = (
 
 
 def checked_key(header: str) -> str:
-    """Return the key. Raise Problem (400) unless it is 1 to 255 printable ASCII characters."""
+    """Return the Idempotency-Key header. Raise Problem (400) unless it has 1 to 255 printable ASCII characters."""
     if not (1 <= len(header) <= 255 and header.isascii() and header.isprintable()):
         raise bad_request(
             "/", "bad_idempotency_key", "An Idempotency-Key is 1 to 255 printable ASCII characters."
@@ -44,14 +44,15 @@ def checked_key(header: str) -> str:
 
 
 def digest_of_request(method: str, path: str, body: Any) -> str:
-    """Return a digest of the request, which is independent of spacing and key order in its JSON."""
+    """Return a digest of method, path and JSON body. Spacing and the order of keys in the JSON do not matter."""
     canonical = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(b"\n".join((method.encode(), path.encode(), canonical))).hexdigest()
 
 
 def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Return the response of `work`; for a key that `user` repeats the stored response, without running `work`.
-    Raise Problem (422) if the key was used with another `digest`, which is `digest_of_request`."""
+    """Return the response of `work`, or the stored one if `user` repeats this key. `digest`: that of
+    `digest_of_request`. Raise Problem: 422 if the key was used with another digest, 409 if the first request failed
+    meanwhile or its response cannot be decrypted. Runs `work` in a transaction."""
     try:
         with transaction.atomic():
             _forget_old()
@@ -71,8 +72,8 @@ def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) ->
 
 
 def _answer(work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Run the work. If it raises a permanent refusal, roll back and return the refusal as a response, which
-    is then stored. Temporary refusals are raised."""
+    """Run the work. If it raises a permanent refusal, roll back and return the refusal as a response, which is then
+    stored. A temporary refusal propagates."""
     try:
         with transaction.atomic():
             return work()
@@ -121,13 +122,13 @@ def _forget_old() -> None:
 
 
 def _sealed(body: bytes) -> bytes:
-    """Encrypt a response, which may contain a new token's secret."""
+    """Return a response encrypted, because it may contain a new token's secret."""
     nonce = os.urandom(_NONCE)
     return nonce + _check(settings.SECRET_KEY, nonce, body) + _masked(settings.SECRET_KEY, nonce, body)
 
 
 def _unsealed(kept: bytes) -> bytes | None:
-    """Return the decrypted response; None if the installation's key has changed."""
+    """Return a stored response decrypted; None if no key of this installation fits."""
     nonce, check, masked = kept[:_NONCE], kept[_NONCE : _NONCE + _CHECK], kept[_NONCE + _CHECK :]
     for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
         body = _masked(key, nonce, masked)
@@ -143,7 +144,7 @@ def _check(key: str, nonce: bytes, body: bytes) -> bytes:
 
 
 def _masked(key: str, nonce: bytes, text: bytes) -> bytes:
-    """Return the text XORed with SHAKE-256 of key and nonce. The nonce must be unique, because the stream is
-    a one-time pad."""
+    """Return `text` XORed with a one-time pad made from key and nonce; applied twice it gives `text` again. A nonce
+    must never be used twice."""
     pad = hashlib.shake_256(key.encode() + nonce).digest(len(text))
     return (int.from_bytes(text, "big") ^ int.from_bytes(pad, "big")).to_bytes(len(text), "big")

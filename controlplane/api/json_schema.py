@@ -14,12 +14,12 @@ OBJECT: Schema = {"type": "object", "additionalProperties": True}
 
 
 def ref(component: str) -> Schema:
-    """Return a schema that refers to a component."""
+    """Return a schema that refers to the OpenAPI component of this name."""
     return {"$ref": f"#/components/schemas/{component}"}
 
 
 def nullable(schema: Schema) -> Schema:
-    """Return the schema extended by null."""
+    """Return the schema of a value that may also be null."""
     kind = schema.get("type")
     return (
         {**schema, "type": [kind, "null"]} if isinstance(kind, str) else {"anyOf": [schema, {"type": "null"}]}

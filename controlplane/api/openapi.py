@@ -28,8 +28,8 @@ _NO_SECURITY = frozenset({"/api/v1/login"})
 
 
 class RouteSchema(AutoSchema):
-    """Describes operations for OpenAPI: named by route and HTTP method, with what `@operation` declared.
-    Omits the fallback route."""
+    """Describes each route for drf-spectacular by what `@operation` declared. Leaves out the route for unknown
+    addresses."""
 
     def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
         if "{rest}" in path:
@@ -66,7 +66,7 @@ class RouteSchema(AutoSchema):
 
 
 def declared_components() -> dict[str, Schema]:
-    """Return the components that apps declare. Raise ValueError if two apps use the same name."""
+    """Return the JSON schemas that apps declare, by component name. Raise ValueError if two apps use the same name."""
     components: dict[str, Schema] = {}
     for module in app_modules("api.schemas"):
         if twice := components.keys() & module.COMPONENTS.keys():
@@ -77,7 +77,8 @@ def declared_components() -> dict[str, Schema]:
 
 @cache
 def openapi_document() -> dict[str, Any]:
-    """Return the document as plain data; takes about a second the first time in a process."""
+    """Return the OpenAPI document as plain data, not to be changed; the first call of a process takes about a
+    second."""
     # drf-spectacular has only partial type annotations.
     generator: Any = SchemaGenerator
     document: dict[str, Any] = generator().get_schema(request=None, public=True)

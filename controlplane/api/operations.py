@@ -44,7 +44,7 @@ _PROBLEM = {"$ref": "#/components/schemas/Problem"}
 
 @dataclass(frozen=True, slots=True)
 class ParameterDescription:
-    """A query field ("query") or header ("header") of a route, as OpenAPI shows it."""
+    """A query field or a header of a route, as the OpenAPI document shows it. `about`: its description."""
 
     name: str
     location: Literal["query", "header"]
@@ -54,8 +54,8 @@ class ParameterDescription:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the OpenAPI document contains about one method of a route. `body`: media type -> schema.
-    `responses`: status, or (status, media type) -> schema; None for a response without a body."""
+    """One method of a route in the OpenAPI document. `body`: schemas by media type, None without a body. `responses`:
+    schemas by status or (status, media type), None for a response without a body."""
 
     summary: str
     parameters: tuple[ParameterDescription, ...]
@@ -69,8 +69,8 @@ DESCRIPTIONS: dict[Callable[..., HttpResponseBase], Description] = {}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A route's response. `revision`: the editable part of the object, from which the ETag is made; None for a
-    response without ETag."""
+    """What a route's method returns. `data`: JSON value, None for no body. `revision`: the part of the object that
+    can be edited, from which the ETag is made; None for no ETag."""
 
     data: Any
     status: int = 200
@@ -79,7 +79,7 @@ class Answer:
 
 
 class Call:
-    """A parsed request: the actor, the query fields and the body fields."""
+    """A parsed request: the actor, and the declared query and body fields. `is_dry_run`: roll back after the view."""
 
     def __init__(
         self, request: Request, actor: Actor, query: dict[str, Any], read: Callable[[], dict[str, Any]]
@@ -91,15 +91,12 @@ class Call:
 
     @property
     def prepared(self) -> Any:
-        """Return what the operation's `before` returned. Raise what it raised."""
+        """Return the result of the operation's `before`, or raise the exception that it raised."""
         return self._prepare()
 
     def prepare(self, before: Callable[[], Any]) -> None:
-        """Run `before` now, outside the transaction, and keep its result for `prepared`.
-
-        Its exception is raised only there: a repeated request must get its stored response even if `before`
-        would now fail.
-        """
+        """Run `before` now, outside the transaction, for `prepared`. A refusal is raised only by `prepared`: a
+        repeated request must get its stored response, even if `before` would refuse it now."""
         try:
             value = before()
         except (Problem, Invalid, NotVisible, Forbidden, TooManyAttempts) as error:
@@ -114,20 +111,19 @@ class Call:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """Return the body's fields, parsed on first use. Raise Invalid or Problem, as `read_body`.
-
-        Views check access before they read it, so that a caller without access gets 404 whatever the body contains.
-        """
+        """Return the body's fields, parsed on first use. Raise Invalid or Problem as `read_body`. Views check access
+        first, so that a caller without access gets 404 whatever the body contains."""
         return self._read_body()
 
     def finish(self) -> None:
-        """Parse the body if the view did not, so that every route refuses unknown fields. The refusal rolls
-        back the view's transaction."""
+        """Parse the body if the view has not, so that unknown fields are refused on every route. Raises as `body`,
+        which rolls back the view's transaction."""
         _ = self.body
 
     def require_match(self, row: models.Model, revision: Callable[[Any], Any]) -> None:
-        """Lock and reload the row, then raise Problem (412) unless If-Match names its present revision;
-        `revision(row)` returns what the ETag is made from. Does nothing without If-Match or if it is `*`."""
+        """Lock and reload the row, then raise Problem (412) unless If-Match names its present revision.
+        `revision(row)` returns what the ETag is made from. Does nothing without If-Match or if it is `*`. Needs the
+        view's transaction."""
         wanted = self.request.META.get("HTTP_IF_MATCH")
         if wanted is None or wanted.strip() == "*":
             return
@@ -141,7 +137,7 @@ class Call:
 
 
 class OneMediaType(BaseContentNegotiation):
-    """Responds with JSON whatever the client accepts, except that a client which excludes JSON gets 406."""
+    """Selects JSON for every response. A client whose Accept header excludes JSON gets 406."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         media = (request.content_type or "").partition(";")[0].strip().lower()
@@ -157,7 +153,7 @@ class OneMediaType(BaseContentNegotiation):
 
 
 class ApiView(APIView):
-    """The base class of all routes: every response has a request id, is JSON and is not cached."""
+    """The base class of all REST views. It adds X-Request-ID, Cache-Control and Vary to every response."""
 
     content_negotiation_class = OneMediaType
 
@@ -190,7 +186,7 @@ def operation(
     is_remembered: bool = True,
     before: Callable[..., Any] | None = None,
 ) -> Callable[[Method], Callable[..., HttpResponseBase]]:
-    """Decorate `method(self, call, **path) -> Answer` as a view's method.
+    """Decorator that makes `method(self, call, **path) -> Answer` a view's method, and describes it for OpenAPI.
 
     `answer`: schema of the response; `status`: its status on success. `body`: the fields to parse; with `body_is` (a
     schema) the body is passed on as a whole, for an action that parses it. `also`: other success statuses, without a
@@ -269,8 +265,8 @@ def _has_body(request: Request) -> bool:
 
 
 def _write(call: Call, work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Run the work in one transaction; roll it back for a dry run, else store the response if the request has
-    an Idempotency-Key."""
+    """Run the work in one transaction and return its response. A dry run is rolled back and answered with 200;
+    otherwise the response is stored if the request has an Idempotency-Key."""
     # Before the Idempotency-Key is read: a dry run writes nothing that a repeat could write twice.
     if call.is_dry_run:
         with transaction.atomic():
@@ -344,8 +340,8 @@ def _headers_of(verb: str, answer: Schema, is_remembered: bool) -> Iterator[Para
 def _responses(
     answer: Mapping[str, Schema], status: int, also: tuple[int, ...], is_write: bool
 ) -> dict[Any, Any]:
-    """Return the declared responses by status, or by (status, media type) with their schema. `answer`: media type ->
-    schema, empty for a response without a body; `also`: other success statuses, without a body."""
+    """Return the schemas of responses by status or (status, media type), None for one without a body. `answer`:
+    schemas of a success by media type; `also`: other success statuses, without a body."""
     # A write has a 200 too: the response of a dry run.
     codes = (status, 200) if is_write else (status,)
     responses: dict[Any, Any] = {(code, kind): schema for code in codes for kind, schema in answer.items()}

@@ -25,7 +25,7 @@ _SIGNATURE_BYTES = 9
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A query field that filters a list. `lookup`: the Django lookup, which the client cannot choose."""
+    """A query field that filters a list by a Django lookup such as `name__in`."""
 
     lookup: str
     parameter: Parameter
@@ -33,8 +33,8 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The options of a list. `orderings`: public name -> columns, of which the last is unique and none is
-    nullable; `ordering`: the default one."""
+    """The options of a list route. `item`: schema of an item, whose properties `?fields=` accepts. `orderings`:
+    public name -> columns, of which the last is unique and none is nullable; `ordering`: the default."""
 
     # A schema with "properties", the names that ?fields= accepts.
     item: Schema
@@ -43,7 +43,7 @@ class Listing:
     filters: Mapping[str, Filter] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, Parameter]:
-        """Return the query fields of the route."""
+        """Return the query fields that the route accepts, by name."""
         return {
             "limit": whole(
                 1, MAX_LIMIT, "How many at most; a page of large items has fewer.", default=DEFAULT_LIMIT
@@ -54,12 +54,11 @@ class Listing:
         } | {name: one.parameter for name, one in self.filters.items()}
 
     def of_all_projects(self) -> "Listing":
-        """Return the same listing with an additional filter by project, for routes that list rows of all
-        visible projects."""
+        """Return the listing with a filter `project`, for a route that lists rows of all visible projects."""
         return replace(self, filters={**self.filters, "project": OF_PROJECTS})
 
     def schema(self, component: str) -> Schema:
-        """Return the schema of a page."""
+        """Return the JSON schema of one page. `component`: the OpenAPI component of an item."""
         link = {"type": ["string", "null"], "format": "uri"}
         results = {"type": "array", "items": {"$ref": f"#/components/schemas/{component}"}}
         return {
@@ -89,8 +88,9 @@ def paged(
     fetch: Callable[[QuerySet[Any]], Sequence[Any]],
     shape: Callable[[Sequence[Any]], list[dict[str, Any]]],
 ) -> Answer:
-    """Return one page of `rows`, filtered and ordered by the call's query fields. `fetch` reads a sliced queryset
-    into rows (dicts or models) with the ordering's columns; `shape` converts the page's rows to their JSON form."""
+    """Return one page of `rows`, filtered and ordered by the query fields. `fetch` reads a sliced queryset into dicts
+    or models that have the ordering's columns; `shape` turns them into JSON objects. Raise Problem (400) for a cursor
+    that is not from this list."""
     rows = _filtered(call, rows, listing)
     ordering, limit = call.query["ordering"], call.query["limit"]
     position = _position(call, listing)
@@ -123,7 +123,7 @@ def paged(
 
 
 def _that_fit(items: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many of these items, taken in order, fit into PAGE_MOST_BYTES together; at least one."""
+    """Return how many items from the first on fit into PAGE_MOST_BYTES; at least one if there is one."""
     size = 0
     for count, item in enumerate(items):
         size += len(render_json(item))
@@ -157,12 +157,12 @@ def _fields(names: tuple[str, ...]) -> Parameter:
 
 
 def fields_parameter(item: Schema) -> Parameter:
-    """Return the parameter `fields` of a detail route."""
+    """Return the query field `fields` of a route for one object, with the property names of `item`."""
     return _fields(tuple(item["properties"]))
 
 
 def trimmed(call: Call, item: dict[str, Any]) -> dict[str, Any]:
-    """Return the object with only the fields named by ?fields=; all without it."""
+    """Return the fields of the object that the query field `fields` names; all if it is absent."""
     wanted = call.query.get("fields")
     return item if wanted is None else {name: value for name, value in item.items() if name in wanted}
 
@@ -184,7 +184,7 @@ def _columns(listing: Listing, ordering: str) -> tuple[tuple[str, ...], bool]:
 
 
 def _beyond(columns: Sequence[str], values: Sequence[Any], is_descending: bool) -> Q:
-    """Return a filter for the rows after `values` in the order of the columns: a > x, or a = x and b > y, ..."""
+    """Return a filter for the rows that follow `values` in the order of the columns: a > x, or a = x and b > y, ..."""
     beyond, equal = Q(), Q()
     lookup = "lt" if is_descending else "gt"
     for column, value in zip(columns, values, strict=True):
@@ -225,7 +225,8 @@ def _value(row: Any, column: str) -> Any:
 
 
 def make_cursor(data: list[Any], path: str) -> str:
-    """Return the cursor for [ordering, is backward, values] of a list at `path`."""
+    """Return a signed cursor. `data`: [ordering, whether it leads backward, values of the ordering's columns]; it is
+    valid only for the list at `path`."""
     payload = orjson.dumps(data, default=str)
     return _encoded(_signature(payload, path) + payload)
 
@@ -235,7 +236,7 @@ def _encoded(raw: bytes) -> str:
 
 
 def _read_cursor(cursor: str, path: str) -> _Position | None:
-    """Return the position in a cursor; None if this server did not issue it for this path."""
+    """Return the position in a cursor; None if it was changed or this installation did not issue it for this path."""
     try:
         raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
     except ValueError:

@@ -20,7 +20,8 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class StrictJSONParser(BaseParser):
-    """Parses application/json. Raise Problem: 413 for a body that is too large, else 400 as `parse_json`."""
+    """Parses application/json for REST framework. Raise Problem: 413 for a body above `most_bytes`, else 400 as
+    `parse_json`."""
 
     media_type = "application/json"
     most_bytes = MAX_BODY_BYTES
@@ -43,8 +44,8 @@ class StrictJSONParser(BaseParser):
 
 
 def parse_json(raw: bytes) -> Any:
-    """Return the value of a JSON text in UTF-8. Raise Problem (400) if it is no strict JSON, with a code that names
-    the error."""
+    """Return the value of a JSON text in UTF-8. Raise Problem (400) for invalid JSON, and for what it allows but this
+    API does not: NaN, duplicate names, lone surrogates, integers above 64 bits, more than MAX_DEPTH levels."""
     _check_depth(raw)
     try:
         value = json.loads(
@@ -88,8 +89,8 @@ def _finite(text: str) -> float:
 
 
 def _bounded(text: str) -> int:
-    """Parse an integer of at most 64 bits, the limit of databases and of most JSON parsers. Raise Problem for a
-    larger one."""
+    """Return an integer of at most 64 bits, which is what databases and most JSON parsers hold. Raise Problem (400)
+    above."""
     # Longer texts are out of range, and converting one takes time that grows with the square of its length.
     value = int(text) if len(text) <= 20 else 1 << 64
     if not -(1 << 63) <= value < 1 << 63:
@@ -102,7 +103,7 @@ def _refuse_constant(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object, or raise for a duplicate name. In one pass, because an anonymous request may contain
+    """Return the object. Raise Problem (400) for a duplicate name. One pass, because an anonymous request may send
     10,000 names."""
     found: dict[str, Any] = {}
     for name, value in pairs:

@@ -11,7 +11,8 @@ from controlplane.http.problem_details import PROBLEM_JSON, problem_details
 
 
 class Problem(Exception):
-    """A refusal with an HTTP status and a stable code. `detail`: the message, with the next step."""
+    """A refusal with an HTTP status and a stable code. `detail`: the message with the next step; `errors`: the
+    refused fields; `headers`: further ones of the response."""
 
     def __init__(
         self,
@@ -28,12 +29,12 @@ class Problem(Exception):
 
 
 def bad_request(pointer: str, code: str, detail: str) -> Problem:
-    """Return a refusal (400) of one query field (`?limit`) or body field (`/name`)."""
+    """Return a Problem (400) about one field. `pointer`: `?limit` for a query field, `/name` for a body field."""
     return Problem(400, code, detail, errors=[FieldError(pointer, code, detail)])
 
 
 def problem_response(problem: Problem) -> HttpResponse:
-    """Return the HTTP response for a refusal."""
+    """Return the application/problem+json response for a refusal."""
     response = HttpResponse(
         render_json(problem_body(problem)), status=problem.status, content_type=PROBLEM_JSON
     )
@@ -43,7 +44,7 @@ def problem_response(problem: Problem) -> HttpResponse:
 
 
 def problem_body(problem: Problem) -> dict[str, Any]:
-    """Return the problem as plain data."""
+    """Return the members of the problem+json body (RFC 9457) of a refusal."""
     errors = [
         {"pointer": error.pointer, "code": error.code, "detail": error.detail} for error in problem.errors
     ]

@@ -16,12 +16,12 @@ BIGGEST = (1 << 63) - 1
 
 
 class Unreadable(ValueError):
-    """A query value that cannot be parsed; the message states the expected form."""
+    """A query value that its reader cannot parse; the message states the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One query field: its reader, its JSON schema, its description, and its value if it is absent."""
+    """One query field: the reader of its text, its JSON schema, its description, and its value if it is absent."""
 
     read: Callable[[str], Any]
     schema: Schema
@@ -30,7 +30,8 @@ class Parameter:
 
 
 def read_query(query: QueryDict, known: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return every declared field with its value or default. Raise Problem (400) for unknown and invalid fields."""
+    """Return the values of all declared fields; an absent one has its default. Raise Problem (400) for an unknown,
+    repeated or invalid field."""
     for name in query:
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
@@ -40,17 +41,19 @@ def read_query(query: QueryDict, known: Mapping[str, Parameter]) -> dict[str, An
 
 
 def text(about: str) -> Parameter:
-    """Declare a field with any text, None if absent. `about`: the description for the API's document."""
+    """Return a query field for any text; None if absent. `about`: its description in the OpenAPI document."""
     return Parameter(_text, {"type": "string"}, about)
 
 
 def texts(about: str) -> Parameter:
-    """Declare comma-separated texts; rows that match any of them are listed."""
+    """Return a query field for 1 to 100 comma-separated texts, read as a list; None if absent. `about`: its
+    description in the OpenAPI document."""
     return Parameter(_texts, {"type": "string"}, about + " Several, separated by commas: any of them.")
 
 
 def choices(values: tuple[str, ...], about: str) -> Parameter:
-    """Declare comma-separated values out of `values`."""
+    """Return a query field for comma-separated words out of `values`, read as a list; None if absent. `about`: its
+    description in the OpenAPI document."""
 
     def read(value: str) -> list[str]:
         wanted = _texts(value)
@@ -65,8 +68,8 @@ def choices(values: tuple[str, ...], about: str) -> Parameter:
 
 
 def whole(low: int, high: int, about: str, default: int | None = None) -> Parameter:
-    """Declare a whole number from `low` to `high`; `default` is its value if the field is absent. `about`: the
-    description for the API's document."""
+    """Return a query field for an integer from `low` to `high`, both included; `default` if absent. `about`: its
+    description in the OpenAPI document."""
 
     def read(value: str) -> int:
         digits = value.removeprefix("-")
@@ -78,7 +81,8 @@ def whole(low: int, high: int, about: str, default: int | None = None) -> Parame
 
 
 def switch(about: str, default: bool | None = None) -> Parameter:
-    """Declare a boolean: true or false; `default` is its value if the field is absent."""
+    """Return a query field for `true` or `false`, read as a bool; `default` if absent. `about`: its description in
+    the OpenAPI document."""
 
     def read(value: str) -> bool:
         if value not in ("true", "false"):
@@ -89,7 +93,8 @@ def switch(about: str, default: bool | None = None) -> Parameter:
 
 
 def ids(about: str) -> Parameter:
-    """Declare comma-separated UUIDs."""
+    """Return a query field for 1 to 100 comma-separated UUIDs, read as a list; None if absent. `about`: its
+    description in the OpenAPI document."""
 
     def read(value: str) -> list[uuid.UUID]:
         try:
@@ -101,7 +106,8 @@ def ids(about: str) -> Parameter:
 
 
 def moment(about: str) -> Parameter:
-    """Declare a time in RFC 3339; without an offset it is UTC."""
+    """Return a query field for a time in RFC 3339, read in UTC; without an offset it is UTC. None if absent. `about`:
+    its description in the OpenAPI document."""
 
     def read(value: str) -> datetime:
         try:
@@ -144,8 +150,8 @@ def _texts(value: str) -> list[str]:
 
 
 def whole_id(value: str, what: str) -> int:
-    """Return the number in a path. Raise Problem (404) if `value` is no number. `what`: the kind of object, for the
-    message."""
+    """Return `value`, a part of a URL's path, as an integer. Raise Problem (404) if it is no decimal number of 64
+    bits. `what`: the kind of object, for the message."""
     if not (value.isascii() and value.isdecimal() and len(value) < 20 and int(value) <= BIGGEST):
         raise Problem(404, "not_found", f"There is no such {what}.")
     return int(value)

@@ -9,12 +9,12 @@ JSON = "application/json"
 
 
 def render_json(data: Any) -> bytes:
-    """Return JSON bytes. Raise TypeError for anything but plain data."""
+    """Return the JSON bytes of plain data; times are in UTC. Raise TypeError for other types."""
     return orjson.dumps(data, option=orjson.OPT_UTC_Z)
 
 
 class OrjsonRenderer(BaseRenderer):
-    """The only renderer: application/json."""
+    """REST framework's only renderer here: application/json by orjson."""
 
     media_type = JSON
     format = "json"

@@ -5,5 +5,5 @@ from rest_framework.views import APIView
 
 
 def route(pattern: str, view: type[APIView], name: str) -> URLPattern:
-    """Return the route of a view, below /api/v1/."""
+    """Return the URL pattern of a view. `pattern`: Django's, relative to /api/v1/."""
     return path(pattern, view.as_view(), name=name)

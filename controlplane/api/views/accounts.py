@@ -156,14 +156,15 @@ class TokenDetail(ApiView):
 
 
 def _new_user(call: Call) -> User:
-    """Return an unsaved user from the body, with a hashed password: the slow part of creating one."""
+    """Return a valid, unsaved user from the body, with a hashed password. Slow, so it runs before the transaction."""
     require_admin(call.actor)
     body = dict(call.body)
     return new_user(body.pop("username"), body.pop("password", None), actor=call.actor, **body)
 
 
 def _hashed_password(call: Call, username: str) -> str | None:
-    """Return the hash of the password that the body sets for the user; None if it sets none."""
+    """Return the hash of the new password in the body; None if the body has none. Slow, so it runs before the
+    transaction."""
     user = _visible_user(call.actor, username)
     password = call.body.get("password")
     if password is None:
@@ -219,7 +220,7 @@ class UserDetail(ApiView):
 
 
 def _keep_session(call: Call, user: User) -> None:
-    """Renew the session of a caller who changed their own password, which ends all their other sessions."""
+    """Keep the caller signed in after changing their own password, which ends all other sessions of theirs."""
     if not call.actor.token_prefix and call.actor.user == user:
         update_session_auth_hash(call.request._request, user)
 

@@ -41,7 +41,8 @@ KNOWN_SCHEDULERS = sorted({one.name for kind in engine_kinds().values() for one 
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Return a cluster's settings if they are an object; the engine validates its content."""
+    """Return a cluster's settings if they are a JSON object, else raise Refused. Their content is validated by the
+    engine."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", "Settings are an object.")
     return value

@@ -74,13 +74,13 @@ class Audit(ApiView):
 
 
 def fetch_events(rows: QuerySet[Event]) -> list[dict[str, Any]]:
-    """Return the events of `rows` as dicts with the columns that `shape_events` needs."""
+    """Return the events in `rows` as dicts for `shape_events`."""
     return [dict(row) for row in rows.values(*_COLUMNS)]
 
 
 def shape_events(rows: Sequence[dict[str, Any]], sees: Sees) -> list[dict[str, Any]]:
-    """Return events in REST form for a reader of the projects `sees` (None: all). Reads the names of projects
-    and of nodes with one query each."""
+    """Return events as REST objects. `rows`: as `fetch_events` returns them; `sees`: the projects that the reader may
+    view (None: all). Two queries for the names of projects and nodes."""
     projects = _names(Project.objects.filter(pk__in={row["project_id"] for row in rows}))
     nodes = _names(Node.objects.filter(pk__in={row["node_id"] for row in rows}))
     return [_shape(row, sees, projects.get(row["project_id"]), nodes.get(row["node_id"])) for row in rows]
@@ -92,8 +92,8 @@ def _shape(row: dict[str, Any], sees: Sees, project: str | None, node: str | Non
 
 
 def _visible_events(actor: Actor) -> QuerySet[Event]:
-    """Return the events that the actor may see: for all but admins those of visible projects and of shared
-    nodes and clusters."""
+    """Return the events that the actor may see: all for an admin; for others those of visible projects, and those of
+    nodes and clusters whose messages name no project."""
     visible = visible_project_ids(actor)
     if visible is None:
         return Event.objects.all()
@@ -102,8 +102,8 @@ def _visible_events(actor: Actor) -> QuerySet[Event]:
 
 
 def _ids_for_names(call: Call) -> None:
-    """Replace the names of projects and nodes in the query by ids, which events store because names may change;
-    unknown names are dropped, so that they match nothing."""
+    """Replace the names of projects and nodes in the query fields by their ids, which is what events store. An
+    unknown name is dropped; if none is left, the filter matches nothing."""
     for field, rows in (("project", Project.objects.all()), ("node", Node.objects.all())):
         if call.query[field] is not None:
             call.query[field] = list(rows.filter(name__in=call.query[field]).values_list("pk", flat=True))

@@ -36,7 +36,7 @@ _SECONDS = fields.optional(fields.whole(1, 10 * 365 * 86400))
 
 
 def _gpus(value: Any) -> int:
-    """Parse a decimal count of GPUs, in steps of 0.001, into milli-GPUs."""
+    """Return a number of GPUs as milli-GPUs. Raise Refused outside 0 to MOST_GPUS, and for steps finer than 0.001."""
     count = fields.number(value)
     if not 0 <= count <= MOST_GPUS:
         raise Refused("out_of_range", f"This must be from 0 to {MOST_GPUS:,} GPUs.")
@@ -47,7 +47,7 @@ def _gpus(value: Any) -> int:
 
 
 def _member(value: Any) -> dict[str, str]:
-    """Read {"user": "ana", "role": "owner"}."""
+    """Return a member such as {"user": "ana", "role": "owner"}. Raise Refused for other values."""
     if not isinstance(value, dict) or set(value) != {"user", "role"}:
         raise Refused("not_a_member", 'A member is {"user": "ana", "role": "owner"}.')
     user = fields.text(150)(value["user"])
@@ -57,7 +57,8 @@ def _member(value: Any) -> dict[str, str]:
 
 
 def _node_pools(value: Any) -> dict[str, list[str]]:
-    """Read {"train": ["dgx"], "interactive": []}; an empty list allows every pool."""
+    """Return the allowed node pools by kind of job, such as {"train": ["dgx"]}; an empty list allows every pool.
+    Raise Refused for other values. Whether the pools exist is not checked."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'Node pools are {"train": ["dgx"]}.')
     for kind in value:
@@ -229,7 +230,7 @@ class MemberDetail(ApiView):
 
 
 def _revision(project: Project) -> Any:
-    """Return the editable part of a project: its representation without the status."""
+    """Return the part of a project that can be edited: its REST object without `status`."""
     shown = project_detail(project)
     return {name: value for name, value in shown.items() if name != "status"}
 
@@ -240,8 +241,8 @@ def _shown(project: Project) -> dict[str, Any]:
 
 
 def _fields(body: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, str]] | None]:
-    """Split a body into values for the model's columns and the members, None if the body has none. Leaves out
-    `cluster`."""
+    """Return the body's values by model column, without `cluster`, and its members (None if the body has none). Raise
+    Invalid for an unknown department."""
     rest = {name: value for name, value in body.items() if name not in ("members", "cluster", "department")}
     columns = {SHARE_COLUMNS.get(name, name): value for name, value in rest.items()}
     if "department" in body:
@@ -278,8 +279,8 @@ def _check_pools(cluster: Cluster, pools: dict[str, list[str]]) -> None:
 
 
 def _replace_members(actor: Actor, project: Project, members: Sequence[dict[str, str]]) -> None:
-    """Make these the project's only members. New ones are added before others are removed, so that an owner
-    can hand over the project."""
+    """Make these the only members. New ones are added before others are removed, so that an owner can hand a project
+    over. Raise Invalid for an unknown user, Conflict if no owner would remain."""
     for member in sorted(members, key=lambda member: member["role"] != Role.OWNER):
         _set_member(actor, project, member)
     kept = {member["user"] for member in members}
