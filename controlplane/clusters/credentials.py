@@ -31,15 +31,15 @@ class CredentialsUnreadable(Exception):
 
 
 def encrypt(credentials: Mapping[str, Any]) -> str:
-    """Return the JSON, encrypted with the installation's key; "" for an empty mapping."""
+    """Return the credentials as JSON, encrypted with the installation's key; "" for none."""
     if not credentials:
         return ""
     return _fernet().encrypt(json.dumps(dict(credentials)).encode()).decode()
 
 
 def decrypt(stored: str) -> dict[str, Any]:
-    """Return the mapping that was passed to `encrypt`; {} for "". Raise CredentialsUnreadable if it was encrypted
-    with a key that this installation lacks."""
+    """Return the credentials that `encrypt` encrypted; {} for "". Raise CredentialsUnreadable if none of the
+    installation's keys decrypts them."""
     from cryptography.fernet import InvalidToken
 
     if not stored:
@@ -65,8 +65,8 @@ def installation() -> str:
 
 
 def engine_settings(cluster: Cluster) -> dict[str, Any]:
-    """Return the settings for engines.registry.open_engine: the cluster's own, and its decrypted credentials,
-    scheduler and name. Raises CredentialsUnreadable as `decrypt`."""
+    """Return the settings for engines.registry.open_engine: the cluster's own, its decrypted credentials, scheduler
+    and name, and the installation's id. Raise CredentialsUnreadable if the credentials cannot be decrypted."""
     return {
         **cluster.settings,
         "installation": installation(),
@@ -78,15 +78,15 @@ def engine_settings(cluster: Cluster) -> dict[str, Any]:
 
 
 def _usable(credentials: dict[str, Any]) -> dict[str, Any]:
-    """Return the credentials; the stored permission to run exec plugins (`allow_exec`) is left out unless
-    this installation still allows them."""
+    """Return the credentials. `allow_exec`, the stored permission to run exec plugins, is left out unless
+    TRAINYARD_ALLOW_KUBECONFIG_EXEC allows them."""
     if settings.ALLOW_KUBECONFIG_EXEC:
         return credentials
     return {name: value for name, value in credentials.items() if name != "allow_exec"}
 
 
 def _fernet() -> MultiFernet:
-    """Return the cipher, imported on first use. The first key encrypts; every key can decrypt."""
+    """Return the cipher: the current secret key encrypts, the fallback keys too can decrypt."""
     from cryptography.fernet import Fernet, MultiFernet
 
     keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
@@ -94,5 +94,6 @@ def _fernet() -> MultiFernet:
 
 
 def _derived(secret_key: str) -> bytes:
-    """Return a key derived for this purpose. One hash suffices, since the secret key is long and random."""
+    """Return a key derived from `secret_key` for this purpose. One hash suffices, because the secret is long and
+    random."""
     return base64.urlsafe_b64encode(hashlib.sha256(b"cluster credentials:" + secret_key.encode()).digest())

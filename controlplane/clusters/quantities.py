@@ -21,7 +21,8 @@ _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)([numkMG
 
 
 def amount(quantity: object) -> Fraction:
-    """Return a quantity in its base unit: CPUs, bytes or pieces. Raise ValueError for anything else."""
+    """Return a Kubernetes quantity in its base unit (CPUs, bytes or pieces), exactly. Raise ValueError if it is
+    none."""
     return quantity if isinstance(quantity, Fraction) else _read(str(quantity))
 
 
@@ -35,14 +36,14 @@ def _read(text: str) -> Fraction:
 
 
 def whole(quantity: object) -> int:
-    """Return a quantity as an integer in its base unit, rounded down: for available amounts. Raise ValueError if it
-    is no quantity."""
+    """Return a quantity in its base unit, rounded down, as available amounts must be. Raise ValueError if it is no
+    quantity."""
     return int(amount(quantity))
 
 
 def pieces(quantity: object) -> int:
-    """Return a quantity as an integer in its base unit, rounded up: for requested amounts. Raise ValueError if it is
-    no quantity."""
+    """Return a quantity in its base unit, rounded up, as requested amounts must be. Raise ValueError if it is no
+    quantity."""
     return -int(-amount(quantity) // 1)
 
 
@@ -58,7 +59,8 @@ def mib(quantity: object) -> int:
 
 
 def in_words(resource: str, number: int) -> str:
-    """Format an amount of a resource for users: `4 vpc.amazonaws.com/efa`, `512 MiB of hugepages-2Mi`."""
+    """Return an amount for users: `4 vpc.amazonaws.com/efa`, `512 MiB of hugepages-2Mi`. `number` is in bytes for
+    huge pages and ephemeral storage, else in pieces."""
     return f"{_bytes(number)} of {resource}" if resource.startswith(_IN_BYTES) else f"{number} {resource}"
 
 

@@ -19,7 +19,7 @@ MOUNT_PATHS = Names(re.compile(r"/[-A-Za-z0-9_./]+"), 1000, "an absolute path of
 
 
 class SettingsInvalid(ValueError):
-    """Invalid cluster settings. `errors`: each with its field and the next step."""
+    """Invalid cluster settings. `errors`: one per setting, with its JSON pointer and the next step."""
 
     def __init__(self, errors: list[FieldError]) -> None:
         super().__init__("; ".join(f"{error.pointer}: {error.detail}" for error in errors))
@@ -27,7 +27,7 @@ class SettingsInvalid(ValueError):
 
 
 class Knob(NamedTuple):
-    """One setting: its reader, its default, and one sentence for the reference documentation."""
+    """One cluster setting: the reader of its value, its default, and one sentence for the reference documentation."""
 
     read: Reader
     default: Any
@@ -35,13 +35,13 @@ class Knob(NamedTuple):
 
 
 def name_like(pattern: re.Pattern[str], longest: int, what: str) -> Reader:
-    """Return a reader of strings of at most `longest` characters that match the whole pattern; `what` describes them
-    in the error message."""
+    """Return a reader of strings of at most `longest` characters that match the whole pattern. It raises Refused for
+    others; `what` describes valid strings in the message."""
     return matching(pattern, longest, "bad_name", f"This must be {what}.")
 
 
 def one_of(*choices: str) -> Reader:
-    """Return a reader that accepts one of these words."""
+    """Return a reader that accepts only these strings, and raises Refused for any other value."""
 
     def read(value: Any) -> str:
         if value not in choices:
@@ -54,7 +54,7 @@ def one_of(*choices: str) -> Reader:
 
 
 def or_empty(reader: Reader) -> Reader:
-    """Return a reader that also accepts the empty string."""
+    """Return a reader that accepts "" and passes other values to `reader`."""
     return lambda value: "" if value == "" else reader(value)
 
 
