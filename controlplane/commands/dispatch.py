@@ -33,15 +33,16 @@ LOCAL_THREADS = 2
 
 
 class Dispatcher:
-    """Sends tasks. One per loop; `dispatch` is called by one thread. `has_broker` False: there is no Redis, so all
-    commands are executed on threads of its own."""
+    """Sends due long commands to Celery. One per loop, used by one thread. `has_broker` False: there is no Redis, so
+    it executes all commands on its own LOCAL_THREADS threads."""
 
     def __init__(self, *, has_broker: bool = True) -> None:
         self._has_broker = has_broker
         self._local = ThreadPoolExecutor(LOCAL_THREADS, thread_name_prefix="long-command")
 
     def dispatch(self) -> int:
-        """Send the due commands; return how many."""
+        """Send all due commands, or execute those of a queue on own threads if Redis does not answer; return how many
+        were due. Does not wait for them."""
         sent = 0
         for queue in task_queues():
             commands = _due(queue)
@@ -52,18 +53,19 @@ class Dispatcher:
         return sent
 
     def close(self) -> None:
-        """Begin no further commands. Running ones end with the process, and their claims expire."""
+        """Begin no further commands on own threads. Running ones end with the process; their claims expire and other
+        workers repeat them."""
         self._local.shutdown(wait=False, cancel_futures=True)
 
 
 def carry_out_due() -> int:
-    """Execute every due long command in this thread; return how many were claimed. For tests and replays."""
+    """Execute every due long command in this thread; return how many were executed. For tests and replays."""
     return sum(carry_out_here(pk) for pk in _unheld(task_queues()).values_list("pk", flat=True))
 
 
 def _due(queue: str) -> list[int]:
-    """Mark the commands of a queue to send now, and return their ids. The mark keeps other loops from sending
-    them, and this one from sending them again within SEND_AGAIN_SECONDS."""
+    """Mark the commands of a queue that are to be sent now, and return their ids, at most MOST_QUEUED. The mark keeps
+    this and other loops from sending them again within SEND_AGAIN_SECONDS."""
     lost = Q(sent_at=None) | Q(sent_at__lte=Now() - timedelta(seconds=SEND_AGAIN_SECONDS))
     keys = list(_unheld([queue]).filter(lost).values_list("pk", flat=True)[:MOST_QUEUED])
     # The condition again, because another loop may have marked the command since it was read.
@@ -76,7 +78,7 @@ def _unheld(queues: Iterable[str]) -> QuerySet[Command]:
 
 
 def _publish(queue: str, keys: list[int]) -> bool:
-    """Send tasks for these commands. Return False if Redis does not answer."""
+    """Send tasks for these commands, unless the queue is full. Return False if Redis does not answer."""
     try:
         # These commands stay due, and are sent again after SEND_AGAIN_SECONDS.
         if _waiting_in(queue) >= MOST_QUEUED:

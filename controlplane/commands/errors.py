@@ -2,8 +2,8 @@
 
 
 class CommandRefused(Exception):
-    """The command cannot be carried out. `code`: the reason, for programs; `message`: the sentence for users. A
-    temporary refusal (`is_passing`) is retried with back-off; any other fails the command at once."""
+    """A handler cannot carry out its command. `code`: the reason, for programs; `message`: for users. `is_passing`:
+    the cause may disappear, so the command is retried with back-off; otherwise it fails at once."""
 
     def __init__(self, code: str, message: str, *, is_passing: bool = False) -> None:
         super().__init__(message)
@@ -11,5 +11,5 @@ class CommandRefused(Exception):
 
 
 class Cancelled(Exception):
-    """The command was cancelled, or its claim expired and another worker has the command. Raised by
-    CommandRun; a handler may clean up, but must let it propagate."""
+    """The command was cancelled, or its claim expired and another worker took it over. CommandRun raises it; a
+    handler may clean up, but must let it propagate."""

@@ -28,7 +28,7 @@ class TooLate(Exception):
 
 
 def claimable() -> Q:
-    """Return the filter for pending commands and those whose claim has expired."""
+    """Return the filter for pending commands and those whose claim has expired, whatever their `not_before`."""
     return Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
 
 
@@ -42,8 +42,8 @@ def due() -> Q:
 
 
 def complete(command: Command, token: str, result: Any) -> bool:
-    """End a successful command, and let its handler write the results in the same transaction. Return False,
-    with nothing written, if the claim was lost."""
+    """End a successful command and let its handler write `result`, in one transaction. Return False and write nothing
+    if the claim was lost."""
     with transaction.atomic():
         if not finish([command], token, Command.DONE):
             return False
@@ -52,8 +52,8 @@ def complete(command: Command, token: str, result: Any) -> bool:
 
 
 def finish(commands: Sequence[Command], token: str, state: str, error: str = "") -> int:
-    """End claimed commands in the state `state`, with `error` as their message; return how many of them still had this
-    claim. Erases payloads with secrets."""
+    """End claimed commands with this `state` and `error` message, and erase payloads with secrets. Return how many
+    were still claimed by `token`; the others stay unchanged."""
     if not commands:
         return 0
     ours = Command.objects.claimed_by(token).filter(pk__in=[command.pk for command in commands])
@@ -65,8 +65,8 @@ def finish(commands: Sequence[Command], token: str, state: str, error: str = "")
 
 
 def note_failure(command: Command, token: str, error: BaseException) -> None:
-    """Record a failed try: schedule a retry after a temporary failure, else fail the command. Raise `error` again if it
-    ends the process (KeyboardInterrupt, SystemExit)."""
+    """Record that a try of `command` raised `error`: schedule a retry after a temporary failure or a fault, else fail
+    the command. Nothing is written after Cancelled. Raise `error` again if it is KeyboardInterrupt or SystemExit."""
     # The row has its final state already, or belongs to another worker.
     if isinstance(error, Cancelled):
         return
@@ -103,16 +103,14 @@ def _refusal_of(command: Command, error: BaseException) -> CommandRefused:
 
 
 def _storable(text: str) -> str:
-    """Return the text without characters that databases refuse, which users' file names may contain.
-
-    If its message could not be written, the command would stay claimed and the same try be repeated forever.
-    """
+    """Return the text with the characters replaced that databases refuse; users' file names may contain them. If the
+    message could not be written, the command would stay claimed and be repeated forever."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _note_unreachable(command: Command, token: str, error: EngineUnreachable) -> None:
-    """Record that the engine did not answer, and retry. The try counts only if the cluster is otherwise
-    reachable: then the fault may be in the command."""
+    """Record that the engine did not answer, and schedule a retry. Tries are limited only while the cluster is
+    otherwise reachable, because then the fault may be in the command."""
     handler = handler_for(command.kind)
     refusal = CommandRefused(CLUSTER_FAILED, _storable(str(error)), is_passing=True)
     is_reachable = Cluster.objects.filter(pk=command.required_cluster_id, is_reachable=True).exists()
@@ -122,8 +120,8 @@ def _note_unreachable(command: Command, token: str, error: EngineUnreachable) ->
 
 
 def _give_back(command: Command, token: str) -> None:
-    """Return a claimed command whose call has not begun to PENDING, without counting the try. Does nothing if
-    the claim was lost."""
+    """Return a claimed command that has not begun to PENDING, without counting the try. Writes nothing if the claim
+    was lost."""
     ours = Command.objects.claimed_by(token).filter(pk=command.pk)
     ours.update(state=Command.PENDING, tries=F("tries") - 1, sent_at=None)
 

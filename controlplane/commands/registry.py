@@ -29,7 +29,7 @@ CLUSTERS = "clusters"
 
 
 class CommandHandler:
-    """Executes commands of one kind. One instance serves all threads, so it must keep no state."""
+    """Executes the commands of one kind. One instance serves all threads, so it must not keep state."""
 
     kind: ClassVar[str]
     queue: ClassVar[str]
@@ -45,27 +45,26 @@ class CommandHandler:
     has_secrets: ClassVar[bool] = False
 
     def run(self, run: "CommandRun") -> Any:
-        """Execute the command, outside any transaction, and return what `on_done` needs. Must be safe to repeat.
-        Raise CommandRefused, EngineRefused or EngineUnreachable; any other exception counts as a fault and is
-        retried."""
+        """Execute the command outside any transaction and return the result for `on_done`. Must be safe to repeat.
+        Raise CommandRefused, EngineRefused or EngineUnreachable to refuse; any other exception counts as a fault and
+        is retried."""
         raise NotImplementedError
 
     def on_done(self, command: "Command", result: Any) -> None:
-        """Write the results of a run. Called in the transaction that ends the command."""
+        """Write the `result` of `run`, in the transaction that ends the command. By default writes nothing."""
 
     def on_retry(self, command: "Command", refusal: CommandRefused) -> None:
-        """Record why the command has to be retried, for example on its job; nothing by default."""
+        """Record why the command will be retried, for example on its job. By default writes nothing."""
 
     def on_failed(self, command: "Command", refusal: CommandRefused) -> None:
-        """Record that the command failed permanently. Called in the transaction that ends the command."""
+        """Record that the command failed for good, in the transaction that ends it. By default writes nothing."""
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """Return whether another try would be refused in the same way."""
+        """Return whether the command fails at once, because another try would be refused too."""
         return not refusal.is_passing
 
     def may_retry(self, command: "Command", refusal: CommandRefused) -> bool:
-        """Return whether to retry after a temporary refusal or a fault. `command.tries`: how many tries there
-        were so far."""
+        """Return whether to try again after a temporary refusal or a fault. `command.tries` counts the tries so far."""
         return self.max_tries is None or self.is_cleanup or command.tries < self.max_tries
 
 
@@ -74,7 +73,7 @@ _handlers: dict[str, CommandHandler] = {}
 
 
 def register(handler: H) -> H:
-    """Declare the handler of a kind, as a class decorator. Raise ValueError if the kind already has one."""
+    """Class decorator that declares the handler of `handler.kind`. Raise ValueError if the kind has one already."""
     if handler.kind in _handlers:
         raise ValueError(f"Commands of kind {handler.kind} have a handler already.")
     _handlers[handler.kind] = handler()
@@ -82,7 +81,7 @@ def register(handler: H) -> H:
 
 
 def handler_for(kind: str) -> CommandHandler:
-    """Return the handler of a kind. Raise LookupError if no installed app declares one."""
+    """Return the handler of commands of this kind. Raise LookupError if no installed app declares one."""
     handler = _declared().get(kind)
     if handler is None:
         raise LookupError(f"No installed app handles commands of kind {kind}.")
@@ -90,12 +89,12 @@ def handler_for(kind: str) -> CommandHandler:
 
 
 def kinds_on(*queues: str) -> tuple[str, ...]:
-    """Return the kinds whose commands are executed on these queues."""
+    """Return the kinds of commands that are executed on these queues."""
     return tuple(kind for kind, handler in _declared().items() if handler.queue in queues)
 
 
 def cleanup_kinds() -> tuple[str, ...]:
-    """Return the kinds of commands that remove the remains of deleted objects."""
+    """Return the kinds of commands that remove what deleted objects left; they are retried without limit."""
     return tuple(kind for kind, handler in _declared().items() if handler.is_cleanup)
 
 

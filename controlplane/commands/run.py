@@ -23,8 +23,8 @@ REPORT_SECONDS = 1.0
 
 
 class CommandRun:
-    """One try at a command. As a context manager it renews the command's claim. `token`: of the claim. `cluster`: the
-    command's cluster if it has been read already."""
+    """One try at a command, passed to its handler. As a context manager it renews the claim `token` in the
+    background. `cluster`: the command's cluster if the caller has read it."""
 
     def __init__(self, command: Command, token: str, cluster: Cluster | None = None) -> None:
         self.command, self._token = command, token
@@ -40,8 +40,9 @@ class CommandRun:
         return Cluster.objects.get(pk=self.command.required_cluster_id)
 
     def report(self, done: int, total: int | None = None, message: str = "") -> None:
-        """Store the progress, in units that the handler chooses (`total` None: unknown); at most one write per second,
-        except when `done` equals `total`. Raise Cancelled as `raise_if_cancelled` does."""
+        """Store the progress in units of the handler's choice. `total` None: unknown. Writes at most once per second,
+        except when `done` equals `total`. Raise Cancelled if the command was cancelled or another worker has taken
+        it."""
         self.raise_if_cancelled()
         # The last report is always written; otherwise the stored progress would stay below the total.
         if time.monotonic() - self._reported_at < REPORT_SECONDS and done != total:
@@ -51,7 +52,8 @@ class CommandRun:
             raise Cancelled
 
     def raise_if_cancelled(self) -> None:
-        """Raise Cancelled if the command was cancelled or another worker has taken it. Costs no query."""
+        """Raise Cancelled if the last claim renewal (every RENEW_SECONDS) found the command cancelled or taken by
+        another worker. Costs no query."""
         if self._is_lost.is_set():
             raise Cancelled
 
@@ -86,8 +88,8 @@ class CommandRun:
             connection.close()
 
     def _renew(self, **values: object) -> bool:
-        """Extend the claim and write `values` to the command's row. Return whether the claim is still held; once it
-        is lost, every later call returns False."""
+        """Extend the claim and write `values` to the command's row. Return False if the claim is lost, now or at an
+        earlier call."""
         ours = Command.objects.claimed_by(self._token).filter(pk=self.command.pk)
         expiry = Now() + timedelta(seconds=CLAIM_SECONDS)
         if not ours.update(claim_expires_at=expiry, **values):

@@ -21,12 +21,13 @@ from controlplane.models import Command
 # Acknowledged on receipt, because the claim in the row, not Redis, reveals a dead worker.
 @app.task(acks_late=False, ignore_result=True)
 def carry_out(command_id: int) -> None:
-    """Execute the command, unless another worker has claimed it or it has ended."""
+    """Execute the command with this id, unless it has ended, is not due, or another worker has claimed it."""
     carry_out_here(command_id)
 
 
 def carry_out_here(command_id: int) -> bool:
-    """Execute a long command in this thread, outside any transaction. Return False if it could not be claimed."""
+    """Execute a long command in this thread; call it outside transactions. Return False if it could not be claimed,
+    True however it ended: failures are recorded on the command."""
     token = new_token()
     command = _claim(command_id, token)
     if command is None:
