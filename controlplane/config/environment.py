@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One environment variable: its name, its default and its description."""
+    """One environment variable: its name, its default, and its description for the reference documentation."""
 
     name: str
     default: str
@@ -227,7 +227,8 @@ def text(env: Mapping[str, str], name: str) -> str:
 
 
 def integer(env: Mapping[str, str], name: str, low: int, high: int) -> int:
-    """Return a variable as a whole number. Raise SettingInvalid unless it is one from `low` to `high`."""
+    """Return a variable as a whole number. Raise SettingInvalid unless it is a number from `low` to `high`, both
+    included."""
     value = text(env, name)
     if not value.isdecimal() or not low <= int(value) <= high:
         raise SettingInvalid(f"{name} must be a whole number from {low} to {high}, not {value!r}.")
@@ -267,7 +268,8 @@ def items(env: Mapping[str, str], name: str) -> list[str]:
 
 
 def networks(env: Mapping[str, str], name: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """Return a variable of comma-separated addresses and networks. Raise SettingInvalid if one of them is neither."""
+    """Return a variable of comma-separated IP addresses and networks; an address becomes a network of one. Raise
+    SettingInvalid if an entry is neither."""
     try:
         return [ipaddress.ip_network(item) for item in items(env, name)]
     except ValueError as error:
@@ -275,8 +277,7 @@ def networks(env: Mapping[str, str], name: str) -> list[ipaddress.IPv4Network | 
 
 
 def json_object(env: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Return a variable as a JSON object, {} if it is not set. Raise SettingInvalid for any other JSON and for invalid
-    JSON."""
+    """Return a variable as a JSON object, {} if it is unset. Raise SettingInvalid if it is not a JSON object."""
     try:
         value = json.loads(text(env, name) or "{}")
     except ValueError as error:
@@ -287,8 +288,8 @@ def json_object(env: Mapping[str, str], name: str) -> dict[str, Any]:
 
 
 def database(url: str, state_dir: Path) -> dict[str, Any]:
-    """Return Django's database settings for a DATABASE_URL; "" means SQLite in `state_dir`. Raise SettingInvalid for an
-    unknown scheme or option."""
+    """Return Django's database settings for a DATABASE_URL (postgres:// or sqlite://); "" means SQLite in
+    `state_dir`. Raise SettingInvalid for another scheme or an unknown option."""
     if not url:
         return sqlite(state_dir / "db.sqlite3")
     parts = urlsplit(url)
@@ -322,7 +323,8 @@ def _database_options(query: str) -> dict[str, str]:
 
 
 def sqlite(path: Path) -> dict[str, Any]:
-    """Return settings that let several processes write one SQLite file without lock errors."""
+    """Return Django's settings for an SQLite file that several processes write at once: WAL, and IMMEDIATE
+    transactions that wait up to 20 s for the lock."""
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": str(path),

@@ -6,9 +6,6 @@ THRESHOLDS = (10_000, 20, 50)
 
 
 def collect_rarely() -> None:
-    """Run the garbage collector less often than by default.
-
-    A start allocates some hundred thousand objects that stay; by default, collections that examine them take
-    an eighth of its time.
-    """
+    """Run Python's garbage collector less often than by default. A process allocates some hundred thousand objects at
+    its start that stay; with the default thresholds, examining them takes an eighth of that time."""
     gc.set_threshold(*THRESHOLDS)

@@ -17,13 +17,14 @@ ADDED = "images.toml"
 
 
 class ImageUnknown(LookupError):
-    """Neither the image nor the job gives a command to run; the message lists the known images."""
+    """There is no command to run: the job has none, and its image is unknown or has none. The message lists the known
+    images."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
     """One entry of the catalogue. `files` are copied into a pod's new working directory, like the files of a
-    container image. `preload`: modules that the image's Python programs import first; the local engine forks such a
+    container image. `preload`: modules that Python programs of this image import first; the local engine forks such a
     program from a process that has imported them."""
 
     name: str
@@ -38,12 +39,13 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The entries of a catalogue of images, by name, with look-up by a job's image reference."""
+    """A catalogue of images, with look-up by a job's image reference."""
 
     images: tuple[Image, ...]
 
     def find(self, reference: str) -> Image | None:
-        """Return the entry with this name or alias, ignoring tag, digest, registry and path; None if there is none."""
+        """Return the image whose name or alias is `reference`, with or without its tag, digest, registry and path;
+        None if there is none."""
         bare = _without_tag(reference)
         for candidate in (reference, bare, bare.rpartition("/")[2]):
             for image in self.images:
@@ -54,11 +56,8 @@ class Catalogue:
     def command_line(
         self, reference: str, command: tuple[str, ...], args: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """Return the command line by Kubernetes' rules: a job's command replaces the image's command and args, a
-        job's args replace the image's args.
-
-        Raise ImageUnknown if there is nothing to run.
-        """
+        """Return the command line by Kubernetes' rules: `command` replaces the image's command and args, `args`
+        replaces the image's args. Raise ImageUnknown if there is nothing to run."""
         if command:
             return (*command, *args)
         image = self.find(reference)
@@ -72,8 +71,8 @@ class Catalogue:
 
 
 def load_catalogue(*paths: Path) -> Catalogue:
-    """Return the entries of those files that exist; a later file replaces entries of the same name. Raise
-    ValueError with the file's name for a malformed entry, OSError for an unreadable file."""
+    """Return the images in those files that exist; an entry of a later file replaces one of the same name. Raise
+    ValueError with the file's name if it is malformed, OSError if it cannot be read."""
     images: dict[str, Image] = {}
     for path in paths:
         if path.exists():

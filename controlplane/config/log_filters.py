@@ -11,8 +11,8 @@ _SECRETS = (
 
 
 class RedactingFormatter(logging.Formatter):
-    """Removes secrets from logged URLs: Django logs the path of every refused request, uvicorn that of every
-    websocket."""
+    """Replaces secrets in logged URLs (tickets, setup links). Django logs the path of every refused request, uvicorn
+    that of every websocket."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
@@ -22,10 +22,8 @@ class RedactingFormatter(logging.Formatter):
 
 
 class ClientFaultFilter(logging.Filter):
-    """Turns errors caused by clients into one-line warnings, and drops those below the log level.
-
-    Django logs every 403 with a traceback, and a wrong Host header as an error.
-    """
+    """Turns errors that clients cause into one-line warnings, and drops those below the root log level. Django logs
+    every 403 with a traceback, and a wrong Host header as an error."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         is_refusal = record.name.startswith("django.security.")

@@ -11,11 +11,8 @@ from types import ModuleType
 
 @contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Context manager in which imports of these packages raise ImportError, unless they are loaded already.
-
-    Affects this thread only: other threads of the web server may need the same packages meanwhile, such as
-    YAML.
-    """
+    """Context manager in which imports of these packages raise ImportError, unless they are loaded already. Only this
+    thread is affected, because other threads of the web server may need them."""
     finder = _Refusing(names)
     sys.meta_path.insert(0, finder)
     try:
@@ -25,7 +22,7 @@ def without(*names: str) -> Iterator[None]:
 
 
 class _Refusing(MetaPathFinder):
-    """A finder that reports these packages as missing, to the thread that created it only."""
+    """An import finder that reports these packages as missing, but only to the thread that created it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._thread = frozenset(names), get_ident()

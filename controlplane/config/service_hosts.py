@@ -21,7 +21,7 @@ _PORT_MOST = 65535
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """A job's port, parsed from a host name; the job may not exist."""
+    """The port of a job that a host name refers to. The job need not exist."""
 
     job_id: str
     port: int
@@ -33,7 +33,7 @@ class ServiceAddress:
 
 @dataclass(frozen=True, slots=True)
 class ServicesHost:
-    """The parent host of jobs' pages. `netloc_port`: ":8000", or "" for the scheme's default port."""
+    """The parent host name of jobs' pages. `netloc_port`: ":8000", or "" for the scheme's default port."""
 
     scheme: str
     name: str
@@ -41,7 +41,7 @@ class ServicesHost:
 
     @property
     def is_local(self) -> bool:
-        """Return whether browsers resolve the host's names to their own machine."""
+        """Return whether the names are under localhost, which browsers resolve to their own machine."""
         return self.name == LOCAL or self.name.endswith(f".{LOCAL}")
 
     def origin(self, address: ServiceAddress, own_host: str = "") -> str:
@@ -51,7 +51,7 @@ class ServicesHost:
         return f"{self.scheme}://{address.label}.{self.name}{port}"
 
     def find(self, host: str) -> ServiceAddress | None:
-        """Return the job's port for a Host header; None if it names none."""
+        """Return the job and port that a Host header refers to; None if it is no job's host."""
         label, dot, name = _name_of(host).partition(".")
         match = _LABEL.fullmatch(label) if dot and name == self.name else None
         if match is None or int(match[2]) > _PORT_MOST:
@@ -74,8 +74,9 @@ class ServicesHost:
 
 
 def services_host(setting: str, public_url: str, port: int) -> ServicesHost:
-    """Return the host of TRAINYARD_SERVICES_HOST; by default names under localhost on the server's port. `public_url`
-    gives the scheme, and the port if the setting has none. Raise SettingInvalid for an invalid host name or port."""
+    """Return the parent host of jobs' pages for `setting` (TRAINYARD_SERVICES_HOST); if it is "", `localhost` with
+    `port`. `public_url` gives the scheme, and the port if the setting has none. Raise SettingInvalid for an invalid
+    name or port."""
     if not setting:
         return ServicesHost("http", LOCAL, f":{port}")
     name, colon, given_port = setting.lower().partition(":")
@@ -90,8 +91,8 @@ def services_host(setting: str, public_url: str, port: int) -> ServicesHost:
 
 
 def is_loopback(name: str, *, is_any: bool = True) -> bool:
-    """Return whether a host name or address refers to the browser's own machine. `is_any`: also accept 0.0.0.0, the
-    name of a server that listens on all addresses."""
+    """Return whether a host name or IP address refers to the local machine. `is_any`: also accept 0.0.0.0 and ::, the
+    address of a server that listens on all interfaces."""
     try:
         address = ipaddress.ip_address(name.strip("[]"))
     except ValueError:
@@ -100,7 +101,6 @@ def is_loopback(name: str, *, is_any: bool = True) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """Return the name in a Host header, without its port."""
     return re.sub(r":\d*$", "", host.lower())
 
 

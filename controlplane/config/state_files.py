@@ -20,11 +20,9 @@ SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 def make_private(directory: Path) -> None:
-    """Set the process's umask, create the directory if missing, and remove other users' permissions on it,
-    but not below (see `close_below`).
-
-    Raise OSError, or SettingInvalid for a shared directory such as /tmp.
-    """
+    """Set the umask of this process, create the directory if missing, and remove other users' permissions on it, but
+    not on its contents (see `close_below`). Raise SettingInvalid for a shared directory such as /tmp, OSError if the
+    system refuses."""
     os.umask(UMASK)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_mode & stat.S_ISVTX:
@@ -35,22 +33,23 @@ def make_private(directory: Path) -> None:
 
 
 def close_below(directory: Path) -> None:
-    """Remove other users' permissions from all files and directories below, which an earlier version, a restored
-    backup or another umask may have left. Does not follow symbolic links."""
+    """Remove other users' permissions from everything below the directory, except inside pods' directories and
+    volumes. An earlier version, a restored backup or another umask may have left some. Symbolic links are not
+    followed."""
     for path in _below(directory, directory / WORK):
         _close(path)
 
 
 def close_database(name: str) -> None:
-    """Remove other users' permissions from an SQLite file and its existing side files. New side files get the
-    mode of the database from SQLite."""
+    """Remove other users' permissions from an SQLite file and its existing side files; SQLite gives new side files
+    the mode of the database."""
     for suffix in SQLITE_SUFFIXES:
         _close(Path(f"{name}{suffix}"))
 
 
 def _below(directory: Path, work: Path) -> Iterator[Path]:
-    """Yield every path except symbolic links. Skips the content of pods' own directories, which are private and can
-    contain millions of files."""
+    """Yield the paths below `directory`, without symbolic links. Skips the contents of pods' directories (below
+    `work`) and of CLOSED_AT_TOP, which are private already and can contain millions of files."""
     for folder, directories, files in os.walk(directory):
         inside = Path(folder)
         directories[:] = [name for name in directories if not (inside / name).is_symlink()]
@@ -63,8 +62,8 @@ def _below(directory: Path, work: Path) -> Iterator[Path]:
 
 
 def _close(path: Path) -> None:
-    """Remove other users' permissions from one path. Ignores files of other users, such as a mounted volume's root,
-    and files deleted meanwhile."""
+    """Remove other users' permissions from one path. Does nothing for a file that another user owns or that was
+    deleted."""
     try:
         mode = path.lstat().st_mode
         if mode & OTHERS and not stat.S_ISLNK(mode):
