@@ -11,12 +11,11 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def client_address(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
-    """Return the address of the client whose request `peer` sent. `forwarded`: the X-Forwarded-For headers in
-    order.
+    """Return the address of the client whose request `peer` sent. `forwarded`: the X-Forwarded-For headers in order;
+    `trusted`: the networks of reverse proxies.
 
-    Each proxy appends the address that it received the request from, and a client may send any text before that. So
-    only entries appended by trusted proxies count, read from the end up to the first address that is not a trusted
-    proxy.
+    A proxy appends the address from which it received the request, and a client may send any text before that. So
+    entries are read from the end, up to the first address that is not a trusted proxy.
     """
     client = _address(peer)
     if client is None or not _is_trusted(client, trusted):
@@ -32,11 +31,8 @@ def client_address(peer: str, forwarded: Sequence[str], trusted: Sequence[Networ
 
 
 def address_key(client: tuple[str, int] | None) -> str:
-    """Return the key under which a client's limits are counted: its address, or the /64 network for IPv6; "" for
-    None, an unknown client.
-
-    An IPv4-mapped address (::ffff:10.0.0.1) counts as IPv4.
-    """
+    """Return the key under which a client's limits are counted: its IPv4 address, or the /64 network of its IPv6
+    address. An IPv4-mapped address counts as IPv4. `client`: (address, port); "" for None, an unknown client."""
     host = client[0] if client else ""
     if ":" not in host:
         return host

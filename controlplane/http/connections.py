@@ -51,7 +51,7 @@ _logger.setLevel(logging.ERROR)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one web process. `per_address` 0: no limit per address."""
+    """The limits of one web process. `connections`: open ones in all; `per_address` 0: no limit per address."""
 
     connections: int = 4000
     per_address: int = 500
@@ -64,7 +64,7 @@ class Limits:
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration, with protocols that enforce `limits`. `options`: more settings of uvicorn."""
+    """uvicorn's configuration, with protocols that enforce `limits`. `options` are passed on to uvicorn."""
 
     def __init__(self, app: Any, limits: Limits, **options: Any) -> None:
         super().__init__(
@@ -84,8 +84,8 @@ class ServerConfig(uvicorn.Config):
 
 
 class OpenConnections:
-    """The open connections of one server, with the limits on their number and the regular check of each. Call its
-    methods on the event loop."""
+    """The open connections of one server: counts them, enforces the limits on their number, and checks each one's
+    time limits every SWEEP_SECONDS. Use it on the event loop only."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -100,8 +100,9 @@ class OpenConnections:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def enter(self, connection: "LimitedHttp", address: str) -> tuple[int, str, str] | None:
-        """Count a new connection, also one that is refused; at the limit, close the longest idle one. Return None,
-        or (status, code, detail) of the refusal. `address`: a key of `address_key`."""
+        """Count a new connection, even a refused one, until `leave`. At the limit of all connections the longest idle
+        one is closed instead. Return None, or (status, code, detail) of the refusal. `address`: a key of
+        `address_key`."""
         has_room = self._count < self._most
         if not has_room and self._waiting:
             longest, _ = self._waiting.popitem(last=False)
@@ -121,8 +122,8 @@ class OpenConnections:
         return None
 
     def leave(self, address: str, connection: "LimitedHttp | None" = None) -> None:
-        """Remove an ended connection. `connection` is None for a websocket, which was released as an HTTP
-        connection before."""
+        """Stop counting an ended connection. `connection` is None for a websocket, because `release` removed it at
+        the upgrade."""
         self._count -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
@@ -131,17 +132,16 @@ class OpenConnections:
             self.release(connection)
 
     def upgrade(self, websocket: "LimitedWebsocket") -> None:
-        """Register a connection that became a websocket, so that `check` is called regularly."""
+        """Register a connection that became a websocket; its `check` is then called every SWEEP_SECONDS."""
         self._websockets[websocket] = None
 
     def leave_websocket(self, address: str, websocket: "LimitedWebsocket") -> None:
-        """Remove an ended websocket."""
         self._websockets.pop(websocket, None)
         self.leave(address)
 
     def release(self, connection: "LimitedHttp") -> None:
-        """Stop checking an HTTP connection and closing it as idle: it ended, or became a websocket, which is
-        still counted."""
+        """Stop checking an HTTP connection and closing it as idle, because it ended or became a websocket. It stays
+        counted until `leave`."""
         self._http.pop(connection, None)
         self._waiting.pop(connection, None)
 
@@ -169,8 +169,7 @@ class OpenConnections:
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """One HTTP connection that enforces limits: on the size of the request head, and on the time of every wait for
-    the client."""
+    """One HTTP connection with limits on the size of the request head and on the time of every wait for the client."""
 
     config: ServerConfig
 
@@ -249,7 +248,8 @@ class LimitedHttp(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def check(self, now: float) -> None:
-        """Close the connection if its client exceeds a time limit. Called every SWEEP_SECONDS."""
+        """Close the connection if its client exceeds a time limit or has disconnected. `now`: the event loop's time.
+        Called every SWEEP_SECONDS."""
         limits = self._open.limits
         if self._is_refused:
             if now - self._received_at > LINGER_SECONDS:
@@ -264,12 +264,12 @@ class LimitedHttp(HttpToolsProtocol):
             self.drop()
 
     def drop(self) -> None:
-        """Close the connection without sending what is still pending."""
+        """Close the connection at once; unsent data is lost."""
         self.transport.abort()
 
     @property
     def _cycle(self) -> RequestResponseCycle | None:
-        """Return the newest request, or None; uvicorn's annotation does not include None."""
+        """Return the newest request, None before the first; uvicorn's own annotation omits None."""
         return self.cycle
 
     @property
@@ -287,7 +287,8 @@ class LimitedHttp(HttpToolsProtocol):
         return cycle.more_body
 
     def _is_stalled(self, now: float) -> bool:
-        """Return whether the client has read nothing for write_stall_seconds while data is pending."""
+        """Return whether the client has read nothing for `write_stall_seconds` while data waits to be sent. Call it
+        once per sweep: it compares with the previous call."""
         unsent, self._unsent = self._unsent, self.transport.get_write_buffer_size()
         if not self._unsent or self._unsent != unsent:
             self._stalled_at = None
@@ -296,7 +297,7 @@ class LimitedHttp(HttpToolsProtocol):
         return self._stalled_at is not None and now - self._stalled_at > self._open.limits.write_stall_seconds
 
     def _require_room(self, size: int) -> None:
-        """Count `size` more bytes of the request head. Beyond the limit answer the client and raise
+        """Count `size` more bytes of the request head. Above HEADERS_MOST_BYTES, send the refusal and raise
         HeadRefused, which ends the parsing."""
         self._head_bytes += size
         if self._head_bytes > HEADERS_MOST_BYTES:
@@ -307,8 +308,8 @@ class LimitedHttp(HttpToolsProtocol):
         self._refuse(STATUS, TOO_LARGE.code, TOO_LARGE.detail)
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Send an error and close, without calling the application. If an earlier response is still being sent,
-        close without an error."""
+        """Send an error response and close the connection, without calling the application. While an earlier response
+        is being sent, only close."""
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused, self._received_at = True, self.loop.time()
@@ -323,8 +324,8 @@ class LimitedHttp(HttpToolsProtocol):
 
 
 class LimitedWebsocket(WebSocketsSansIOProtocol):
-    """A websocket, counted until it ends. A client that keeps sending after the close is disconnected:
-    uvicorn would parse its data for the 10 s in which it waits for the peer's close."""
+    """One websocket, counted until it ends. A client that sends more than LATE_MOST_BYTES after the close is
+    disconnected, because uvicorn would parse its data for the 10 s in which it waits for the client's close."""
 
     config: ServerConfig
     late_bytes = 0
@@ -341,8 +342,9 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
             self.scope[LEFT] = self._left  # type: ignore[literal-required]  # ours
 
     def check(self, now: float) -> None:
-        """Close the connection of a client that disconnected while its messages wait to be read. With a full
-        receive window the disconnect does not arrive, but the client's system rejects whatever we send."""
+        """Close the connection if its client disconnected while its messages wait to be read. With a full receive
+        window no disconnect arrives, but the client's system rejects data, so a ping reveals it. `now`: the event
+        loop's time."""
         if not self.read_paused or self.close_sent:
             self._probed_at = now
         elif has_hung_up(self.transport):
@@ -387,11 +389,11 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
 
 
 class HeadRefused(Exception):
-    """The request's head exceeds a limit; the client has been answered."""
+    """The request's head exceeds a limit; the refusal has been sent."""
 
 
 def is_loopback(key: str) -> bool:
-    """Return whether a key of `address_key` is this machine; True for Unix sockets, which have no address."""
+    """Return whether a key of `address_key` is this machine; True for "", since Unix sockets have no address."""
     return key in ("", "::") or key.startswith("127.")
 
 
@@ -408,7 +410,7 @@ def _refusal(status: int, code: str, detail: str) -> bytes:
 
 
 def _file_limit() -> int:
-    """Raise the limit on file descriptors as far as allowed, and return it."""
+    """Raise this process's limit on file descriptors as far as allowed, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -25,7 +25,7 @@ SETUP = "/setup/"
 
 
 class ContentSecurityPolicyMiddleware:
-    """Adds the policy header; Django has this built in only from version 6 on."""
+    """Adds the Content-Security-Policy header to responses without one. Django has this built in from version 6 on."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

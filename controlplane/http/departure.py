@@ -17,12 +17,13 @@ LEFT = "trainyard.client_left"
 
 
 async def until_gone(scope: MutableMapping[str, Any]) -> None:
-    """Wait until the client's connection has ended; without end on a server that does not report it."""
+    """Wait until the client's connection has ended. Never returns on a server that does not put LEFT into the scope."""
     await scope.get(LEFT, asyncio.Event()).wait()
 
 
 def has_hung_up(transport: asyncio.Transport) -> bool:
-    """Return whether the client has closed or lost the connection, even if data before that is still unread."""
+    """Return whether the client has closed or lost the connection, even if data before that is unread. False if the
+    server has closed it, or for a transport without a socket."""
     client = transport.get_extra_info("socket")
     if client is None or transport.is_closing():
         return False

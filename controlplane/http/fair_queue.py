@@ -15,7 +15,7 @@ MOST_KNOWN = 10_000
 
 
 class QueueFull(Exception):
-    """The client's queue is full or, with `is_of_all`, the queue of all clients."""
+    """Too many requests wait: those of this client or, with `is_of_all`, those of all clients."""
 
     def __init__(self, *, is_of_all: bool) -> None:
         super().__init__()
@@ -23,8 +23,8 @@ class QueueFull(Exception):
 
 
 class FairQueue:
-    """At most `at_once` requests run. Of the others at most `most_of_client` per client, and `most` in all,
-    wait."""
+    """Runs at most `at_once` requests. At most `most_of_client` others per client wait, and at most `most` of all
+    clients."""
 
     def __init__(self, *, at_once: int, most_of_client: int, most: int) -> None:
         self._free = at_once
@@ -35,8 +35,8 @@ class FairQueue:
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
-        """Context manager that waits until a request of `client` (a key of `Clients.client_of`) may run, and ends
-        its run. Raise QueueFull if too many requests wait already."""
+        """Context manager that waits until a request of `client` may run; it runs until the block ends. `client`: a
+        key of `Clients.client_of`. Raise QueueFull if too many requests wait."""
         if self._free:
             self._free -= 1
         else:
@@ -63,8 +63,8 @@ class FairQueue:
             raise
 
     def _pass_on(self) -> None:
-        """Give the finished request's turn to the client that has waited longest for one. That client's
-        further requests then wait behind those of all others."""
+        """Let the client that has waited longest run its next request, in place of one that ended. Its further
+        requests then wait behind those of all other clients."""
         while self._queues:
             client, queue = self._queues.popitem(last=False)
             turn = queue.popleft()
@@ -78,15 +78,14 @@ class FairQueue:
 
 
 class Clients:
-    """Maps credentials to the user that they were last authenticated as. Keeps digests of the latest
-    MOST_KNOWN."""
+    """The user that each credential was last authenticated as; only of the MOST_KNOWN latest, stored as digests."""
 
     def __init__(self) -> None:
         self._users: OrderedDict[bytes, str] = OrderedDict()
 
     def client_of(self, credential: bytes, address: str) -> str:
-        """Return the key of the client that sends a request: the user of a known credential, else the address (also
-        for b"")."""
+        """Return the key of the client that sends a request: the user of a known credential, else the address.
+        `credential`: b"" if there is none."""
         user = self._users.get(_digest(credential)) if credential else None
         return f"user {user}" if user else f"address {address}"
 

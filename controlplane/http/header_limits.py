@@ -18,7 +18,7 @@ STATUS = 431
 
 @dataclass(frozen=True, slots=True)
 class HeaderRefusal:
-    """The reason for a 431 response: a stable code and the next step."""
+    """Why a request gets 431: a stable code, and a message with the next step."""
 
     code: str
     detail: str
@@ -35,7 +35,7 @@ COOKIE_TOO_LARGE = HeaderRefusal(
 
 
 def header_refusal(headers: Iterable[tuple[bytes, bytes]]) -> HeaderRefusal | None:
-    """Return why these headers are refused, or None. Names must be in lower case."""
+    """Return why these headers are refused, None if they are within the limits. Names must be in lower case."""
     count = size = cookie_size = backslashes = 0
     for name, value in headers:
         count += 1

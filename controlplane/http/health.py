@@ -25,7 +25,7 @@ _HEADERS: Headers = [(b"content-type", b"application/json"), (b"cache-control", 
 
 
 class Probes:
-    """The ASGI application of `/healthz` and `/readyz`; `?exclude=loop` makes the latter ignore the loop."""
+    """The ASGI application of `/healthz` and `/readyz`. `/readyz?exclude=loop` does not check the loop."""
 
     def __init__(self) -> None:
         self._reads = SharedReads("probe")
@@ -44,13 +44,13 @@ class Probes:
         await _answer(scope, send, 503, body, [(b"retry-after", b"1")])
 
     def shutdown(self) -> None:
-        """End the thread that reads the database."""
         self._reads.shutdown()
 
 
 def failing_check(*, is_loop_needed: bool) -> str | None:
-    """Return the part that does not work, or None: `database`, `migrations` or `loop` (no cycle in the last 10 s).
-    The loop is checked only if it is needed: a separate web server can serve pages without it."""
+    """Return the first part that does not work: `database`, `migrations` (not all applied) or `loop` (no cycle
+    completed in the last 10 s); None if all work. `is_loop_needed` False: skip the loop, as for a web server on a
+    machine of its own."""
     try:
         if _has_unapplied_migrations():
             return "migrations"

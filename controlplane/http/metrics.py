@@ -22,14 +22,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A Prometheus gauge with its series, each with labels and a value."""
+    """A Prometheus gauge. `series`: for each time series its labels and its value."""
 
     name: str
     help: str
     series: tuple[tuple[Mapping[str, str], float], ...]
 
     def lines(self) -> Iterator[str]:
-        """Yield the metric in Prometheus' text format."""
+        """Yield the gauge's lines in Prometheus' text format."""
         yield f"# HELP {self.name} {self.help}"
         yield f"# TYPE {self.name} gauge"
         for labels, value in self.series:
@@ -38,8 +38,8 @@ class Gauge:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Return the metrics, given TRAINYARD_METRICS_TOKEN as a bearer token; 401 for another token, 404 if none is
-    configured."""
+    """Return all metrics to a request with TRAINYARD_METRICS_TOKEN as bearer token; 401 for another token, 404 if
+    that setting is empty."""
     token = settings.METRICS_TOKEN
     if not token:
         return HttpResponse("Set TRAINYARD_METRICS_TOKEN to have metrics here.\n", status=404)
@@ -51,7 +51,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def gauges() -> Iterable[Gauge]:
-    """Return every metric's current value."""
+    """Return the gauges of the control plane and of all apps with their current values, read from the database."""
     declared = (gauges for module in app_modules("metrics") for gauges in module.GAUGES)
     return (*_loop(), *_clusters(), *(gauge for gauges in declared for gauge in gauges()))
 

@@ -24,5 +24,5 @@ def hashes_password(method: str, path: str) -> bool:
 
 
 def is_sign_in(method: str, path: str) -> bool:
-    """Return whether the request hashes a password and needs no credential: sign-in and set-up."""
+    """Return whether a request may hash a password without needing a credential: sign-in and setup."""
     return hashes_password(method, path) and path.startswith(("/login", "/setup/", "/api/v1/login"))

@@ -10,7 +10,8 @@ API = "/api/"
 
 
 class RejectNulMiddleware:
-    """Refuses NUL in cookies, path, query and forms before a view passes them to the database."""
+    """Answers 400 to NUL characters in cookies, path, query and forms. For paths below /api/ only cookies are
+    checked; its JSON parser refuses NUL with an error that names the field."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -10,8 +10,8 @@ USER_KEY = "trainyard.user"
 
 
 class RequestUserMiddleware:
-    """Records the user of a request if the view has loaded it. Loading it here would cost a query for every
-    static file."""
+    """Stores the user's id under USER_KEY in the request's META, if the view has loaded the user. Loading it here
+    would cost a query for every static file."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response

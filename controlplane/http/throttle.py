@@ -20,7 +20,8 @@ class TooManyAttempts(Exception):
 
 
 class Throttle:
-    """Allows at most `times` attempts per key in any period of `seconds`."""
+    """Allows at most `times` attempts per key in any period of `seconds`. Thread-safe. Remembers only the MOST_KEYS
+    latest keys."""
 
     def __init__(self, times: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._times, self._seconds, self._clock = times, seconds, clock
@@ -29,7 +30,7 @@ class Throttle:
         self._lock = threading.Lock()
 
     def attempt(self, key: Hashable) -> None:
-        """Count an attempt. Raise TooManyAttempts, without counting it, if the limit is reached."""
+        """Count an attempt. Raise TooManyAttempts, without counting it, if the key has reached the limit."""
         now = self._clock()
         with self._lock:
             made = self._attempts.setdefault(key, deque())
@@ -44,20 +45,18 @@ class Throttle:
         raise TooManyAttempts(wait)
 
     def take_back(self, key: Hashable) -> None:
-        """Remove the latest attempt of a key from the count, after a success. Does nothing for a key without
-        attempts."""
+        """Uncount the latest attempt of a key, for example after a success. Does nothing for a key without attempts."""
         with self._lock:
             made = self._attempts.get(key)
             if made:
                 made.pop()
 
     def forgive(self, key: Hashable) -> None:
-        """Forget all attempts of a key, after a success."""
+        """Uncount all attempts of a key, for example after a success."""
         with self._lock:
             self._attempts.pop(key, None)
 
     def clear(self) -> None:
-        """Forget the attempts of all keys."""
         with self._lock:
             self._attempts.clear()
 
@@ -71,7 +70,7 @@ class TooManyAtOnce(Exception):
 
 
 class Slots:
-    """At most `most` concurrent holders per key. Not thread-safe: for one thread, such as an event loop."""
+    """Allows at most `most` concurrent holders per key. Not thread-safe: for one event loop or thread."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -79,7 +78,7 @@ class Slots:
 
     @contextmanager
     def hold(self, key: Hashable) -> Iterator[None]:
-        """Context manager that holds a slot. Raise TooManyAtOnce if all slots of the key are in use."""
+        """Context manager that holds a slot of `key` until its block ends. Raise TooManyAtOnce if all are in use."""
         self.take(key)
         try:
             yield
@@ -87,27 +86,27 @@ class Slots:
             self.give_back(key)
 
     def take(self, key: Hashable) -> None:
-        """Take a slot. Raise TooManyAtOnce if all slots of the key are in use."""
+        """Take a slot of `key` until `give_back`. Raise TooManyAtOnce if all are in use."""
         if self._held[key] >= self.most:
             raise TooManyAtOnce
         self._held[key] += 1
 
     def give_back(self, key: Hashable) -> None:
-        """Release a slot taken with `take`."""
+        """Release one slot of `key` that was taken with `take`."""
         self._held[key] -= 1
         if not self._held[key]:
             del self._held[key]
 
 
 class Rate:
-    """A token bucket: up to `burst` uses at once, `per_second` on average. Not thread-safe."""
+    """A token bucket: allows `burst` uses at once, and `per_second` on average. Not thread-safe."""
 
     def __init__(self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second, self._burst, self._clock = per_second, burst, clock
         self._left, self._at = float(burst), clock()
 
     def is_spent(self) -> bool:
-        """Use one token; return True, without using it, if none is left."""
+        """Use one token and return False; return True, using none, if none is left."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
         self._at = now

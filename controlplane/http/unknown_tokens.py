@@ -10,10 +10,11 @@ _attempts = Throttle(UNKNOWN_TOKENS_PER_MINUTE, 60)
 
 
 def note_unknown_token(address: str) -> None:
-    """Count a token that belongs to no user. Raise TooManyAttempts if the address has sent too many."""
+    """Count a use of an API token that belongs to no user. Raise TooManyAttempts after UNKNOWN_TOKENS_PER_MINUTE of
+    one address."""
     _attempts.attempt(address_key((address, 0)))
 
 
 def forget_unknown_tokens() -> None:
-    """Forget all counted tokens, for tests."""
+    """Reset the limits of all addresses, for tests."""
     _attempts.clear()

@@ -31,9 +31,9 @@ Admit = Callable[[Scope, Identity], int]
 
 
 class UploadBridge(WsgiBridge):
-    """The bridge for uploads. `admit(scope, identity)` returns how many bytes this user may send with the request,
-    or raises Refused; it runs on a thread. `folder`: where bodies are received, in unnamed files, so that none is
-    left behind."""
+    """The bridge for uploads. `admit(scope, identity)` returns how many bytes the user may send with the request, or
+    raises Refused; it runs on a thread of its own. `folder`: where bodies are stored meanwhile, in unnamed files, so
+    that a crash leaves none behind."""
 
     def __init__(
         self, application: WsgiApplication, clients: Clients, folder: Path, admit: Admit, *, threads: int = 2
@@ -74,8 +74,8 @@ class UploadBridge(WsgiBridge):
             connections.close_all()
 
     async def _receive(self, scope: Scope, receive: Receive, file: BinaryIO, most_bytes: int) -> int:
-        """Write the body to the file, rewind it, and return the size in bytes. Raise BodyTooLarge above
-        `most_bytes`, TimeoutError after SECONDS_MOST, Disconnected."""
+        """Write the body to the file, rewind the file, and return the size in bytes. Raise BodyTooLarge above
+        `most_bytes`, TimeoutError after SECONDS_MOST, Disconnected if the client disconnects."""
         announced = header(scope, b"content-length") or "0"
         if announced.isdecimal() and int(announced) > most_bytes:
             raise BodyTooLarge

@@ -53,7 +53,7 @@ WsgiApplication: TypeAlias = Callable[[Environ, Callable[..., Any]], Iterable[by
 
 
 class BodyTooLarge(Exception):
-    """The request's body is above the limit for its content type and sender."""
+    """The request's body is larger than its content type or its sender allows."""
 
 
 class BodyTooSlow(Exception):
@@ -66,8 +66,8 @@ class Disconnected(Exception):
 
 @dataclass(slots=True)
 class _Answer:
-    """A started response. `ready`: the part of its body that can be sent now; `chunks`: the other parts, None
-    without any."""
+    """A started response. `ready`: the first part of its body; `chunks`: the parts after it, None if there are none.
+    Call `close` after the last part."""
 
     status: int
     headers: Headers
@@ -77,11 +77,10 @@ class _Answer:
 
 
 class WsgiBridge:
-    """An ASGI application that serves HTTP through a WSGI application, on `threads` threads in the order of a
-    fair queue.
+    """An ASGI application that serves HTTP through a WSGI application on `threads` threads; clients take turns.
 
-    The bridges of a process share `clients`. With several threads, database connections are closed after each
-    request; a single thread keeps its own.
+    `clients`: shared by all bridges of a process. `most_of_client`, `most`: the most waiting requests, per client and
+    in all. With several threads, database connections are closed after each request; a single thread keeps its own.
     """
 
     def __init__(
@@ -122,7 +121,8 @@ class WsgiBridge:
         await self._answer(scope, receive, send, io.BytesIO(body), len(body))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, body: BinaryIO, size: int) -> None:
-        """Send the application's response to a request whose body of `size` bytes has been read."""
+        """Send the application's response to a request whose body of `size` bytes has been read; 500 if it fails, 429
+        or 503 if too many requests wait."""
         try:
             made = await self._made(scope, body, size)
         except QueueFull as full:
@@ -137,11 +137,12 @@ class WsgiBridge:
         await self._deliver(made, scope, receive, send)
 
     def shutdown(self) -> None:
-        """Finish running requests and close the thread's database connection."""
+        """Finish running requests and close the database connection of a single thread."""
         self._thread.shutdown()
 
     async def _made(self, scope: Scope, body: BinaryIO, size: int) -> _Answer:
-        """Run the application when the client's turn comes, and return its response. Raise QueueFull."""
+        """Run the application when it is the client's turn, and return the started response. Raise QueueFull if too
+        many requests wait."""
         credential = credential_in(scope["headers"])
         client = self._clients.client_of(credential, client_address(scope))
         environ = make_environ(scope, body, size, is_multithread=self._threads > 1)
@@ -172,7 +173,7 @@ class WsgiBridge:
     async def _stream(
         self, made: _Answer, chunks: Iterator[bytes], watcher: "asyncio.Task[None]", send: Send
     ) -> None:
-        """Send the ready data, then chunk by chunk until the client disconnects."""
+        """Send the ready part, then chunk by chunk, until the body ends or the client disconnects."""
         chunk = made.ready
         while chunk and not watcher.done():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -225,13 +226,14 @@ async def _refuse_turn(send: Send, full: QueueFull) -> None:
 
 
 def body_limit(headers: Headers) -> int:
-    """Return the largest body of this content type, in bytes."""
+    """Return the most bytes of a body with the content type in these headers; forms may be smaller than other
+    bodies."""
     kind = next((value for name, value in headers if name == b"content-type"), b"")
     return FORM_MOST_BYTES if kind.strip().lower().startswith(FORM_TYPES) else BODY_MOST_BYTES
 
 
 def credential_in(headers: Headers) -> bytes:
-    """Return what identifies the sender of a request: its Authorization header, else its session cookie, else
+    """Return what identifies the sender of a request: the Authorization header, else the session cookie's value, else
     b""."""
     cookie = b""
     for name, value in headers:
@@ -243,8 +245,8 @@ def credential_in(headers: Headers) -> bytes:
 
 
 async def read_body(scope: Scope, receive: Receive, most_bytes: int = BODY_MOST_BYTES) -> bytes:
-    """Return the request's body. Raise BodyTooLarge above `most_bytes` (for a large Content-Length before reading),
-    BodyTooSlow after BODY_MOST_SECONDS, Disconnected."""
+    """Return the request's body. Raise BodyTooLarge above `most_bytes`, before reading if Content-Length is larger;
+    BodyTooSlow after BODY_MOST_SECONDS; Disconnected if the client disconnects."""
     announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     if announced.isdigit() and int(announced) > most_bytes:
         raise BodyTooLarge
@@ -284,7 +286,7 @@ def without_kept_connections(application: WsgiApplication) -> WsgiApplication:
 
 
 def make_environ(scope: Scope, body: BinaryIO, size: int, *, is_multithread: bool = False) -> Environ:
-    """Return the WSGI environment (PEP 3333) of an ASGI HTTP request whose body has `size` bytes."""
+    """Return the WSGI environment (PEP 3333) of an ASGI HTTP request. `body`: the whole body, of `size` bytes."""
     root = scope.get("root_path", "")
     path = scope["path"].removeprefix(root) if root else scope["path"]
     host, port = scope.get("server") or ("localhost", None)
@@ -316,7 +318,8 @@ def make_environ(scope: Scope, body: BinaryIO, size: int, *, is_multithread: boo
 
 
 class FileChunks:
-    """Iterates over a file in large chunks, because each costs a switch of threads; Django's chunks have 4 KiB."""
+    """Iterates over a file in chunks of CHUNK_BYTES, because each chunk costs a switch of threads; Django's have 4
+    KiB."""
 
     def __init__(self, file: io.BufferedIOBase, _block_size: int = CHUNK_BYTES) -> None:
         self._file = file
@@ -346,8 +349,8 @@ def _encoded(headers: list[tuple[str, str]]) -> Headers:
 
 
 def _pull(chunks: Iterator[bytes], most: int) -> bytes:
-    """Join chunks until they have at least `most` bytes or there are no more; a result shorter than `most` is
-    the last."""
+    """Join chunks until they have at least `most` bytes or end. A result shorter than `most` is the last; b"" is the
+    end."""
     parts: list[bytes] = []
     size = 0
     while size < most:
