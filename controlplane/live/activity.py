@@ -22,12 +22,12 @@ State = dict[str, dict[str, Any]]
 
 
 def activity_at(seq: int) -> State:
-    """Return the initial state of the topic, for its first subscriber at event number `seq`."""
+    """Return the initial state of the topic: each part last changed at event number `seq`."""
     return {"moved": {part: {"seq": seq} for part in MOVED_BY}}
 
 
 def activity_after(state: Mapping[str, Any], events: Iterable[tuple[int, str]]) -> State:
-    """Return the state after these events, given as (number, kind) in ascending order."""
+    """Return the state after these events; `state` is unchanged. `events`: (number, kind) in ascending order."""
     moved = dict(state["moved"])
     for seq, kind in events:
         for part in parts_of(kind):

@@ -19,7 +19,7 @@ Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """Return a request header (name in lower case) as text; None if it is absent."""
+    """Return the value of a request header, None if it is absent. `name` must be in lower case."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value).decode("latin-1")
@@ -27,38 +27,39 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 def host_of(scope: Scope) -> str:
-    """Return the Host header. "" if it is absent or repeated, because proxies differ in which one they use."""
+    """Return the Host header; "" if it is absent, or repeated, because proxies differ in which of several they use."""
     hosts = [bytes(value).decode("latin-1") for key, value in scope["headers"] if key == b"host"]
     return hosts[0] if len(hosts) == 1 else ""
 
 
 def client_address(scope: Scope) -> str:
-    """Return the remote address of the connection; "" for a Unix socket."""
+    """Return the address of the connection's client, "" for a Unix socket. asgi.py has already replaced a trusted
+    proxy's."""
     return (scope.get("client") or ("",))[0] or ""
 
 
 def query(scope: Scope) -> dict[str, str]:
-    """Return the query fields; the last value of a repeated field wins."""
+    """Return the URL's query fields by name; of a repeated field the last value."""
     fields = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     return {name: values[-1] for name, values in fields.items()}
 
 
 async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """Send a complete response."""
+    """Send a complete response; its Content-Length header is added."""
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def problem(send: Send, status: int, code: str, detail: str, headers: Headers | None = None) -> None:
-    """Send an error in the form of REST: application/problem+json with a stable `code`, and in `detail` what happened
-    and the next step."""
+    """Send an application/problem+json response. `code`: stable, for programs; `detail`: what happened and the next
+    step."""
     kind = (b"content-type", PROBLEM_JSON.encode())
     await answer(send, status, [kind, *(headers or [])], orjson.dumps(problem_details(status, code, detail)))
 
 
 async def refuse_websocket(scope: Scope, receive: Receive, send: Send, status: int) -> None:
-    """Refuse a websocket before it opens: with an HTTP status if the server supports that, else by closing it with the
+    """Refuse a websocket before it opens: with the HTTP `status` if the server supports that, else by closing it with
     code 4000 + status."""
     await receive()  # websocket.connect
     if "websocket.http.response" in (scope.get("extensions") or {}):
@@ -70,8 +71,8 @@ async def refuse_websocket(scope: Scope, receive: Receive, send: Send, status: i
 
 
 async def serve_stream(application: Application, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run an application with an endless response. If a stopping server cancels it, end the response properly, so
-    that the client reconnects and continues after its last event number."""
+    """Run an application with an endless response. If a stopping server cancels it after the response began, end the
+    response properly, so that the client reconnects and continues after its last event number."""
     has_started = False
 
     async def noting(message: Message) -> None:

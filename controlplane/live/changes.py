@@ -15,7 +15,8 @@ NOTHING: dict[str, Record] = {}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New and different records, and the (collection, key) of removed ones."""
+    """What turns one state into another: new and different records, and (collection, key) of removed ones. False if
+    empty."""
 
     upserts: Mapping[str, Mapping[str, Record]]
     deletes: tuple[tuple[str, str], ...]
@@ -42,7 +43,7 @@ def diff(old: State, new: State) -> Change:
 
 
 def apply(state: State, change: Change) -> dict[str, dict[str, Record]]:
-    """Return `state` after `change`. Collections that become empty remain as empty mappings."""
+    """Return a copy of `state` with `change` applied. A collection that becomes empty remains as {}."""
     result = {collection: dict(records) for collection, records in state.items()}
     for collection, records in change.upserts.items():
         result.setdefault(collection, {}).update(records)

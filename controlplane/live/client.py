@@ -10,7 +10,8 @@ from controlplane.live.identity import SESSION, TOKEN, Credential, Identity, cre
 
 
 class Refused(Exception):
-    """A refused connection: HTTP status, stable code and message. `wait_seconds`: the Retry-After of a 429."""
+    """A connection is refused. `status`: of HTTP; `code`: stable, for programs; `detail`: the message;
+    `wait_seconds`: for Retry-After, if `status` is 429."""
 
     def __init__(self, status: int, code: str, detail: str, wait_seconds: int = 0) -> None:
         super().__init__(detail)
@@ -18,11 +19,9 @@ class Refused(Exception):
 
 
 async def sign_in(scope: Scope) -> Identity:
-    """Return the identity that opens a connection.
-
-    Raise Refused for a bad credential (401), for a page of another site (403), for too many unknown tokens from one
-    address (429), and while the database does not answer (503).
-    """
+    """Return the identity that opens a connection. Raise Refused without a valid credential (401), for a page of
+    another site with the user's session (403), after too many unknown tokens from one address (429), and while the
+    database does not answer (503)."""
     credential = credential_of(scope)
     if credential is None:
         raise Refused(401, "not_authenticated", "Sign in, or send 'Authorization: Bearer <token>'.")
@@ -39,8 +38,8 @@ async def sign_in(scope: Scope) -> Identity:
 
 
 def unknown(scope: Scope, credential: Credential) -> Refused:
-    """Return the refusal of an invalid credential: 401, or 429 once the address has sent too many unknown
-    tokens."""
+    """Return the refusal of an invalid credential: 401, or 429 if the address has sent too many unknown tokens.
+    Counts this one."""
     try:
         if credential.kind == TOKEN:
             note_unknown_token(client_address(scope))

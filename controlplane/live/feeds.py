@@ -33,7 +33,7 @@ Key: TypeAlias = tuple[str, frozenset[int] | None]
 
 @dataclass(eq=False, slots=True)
 class Feed:
-    """One topic as seen by readers with equal rights, who receive the same bytes.
+    """One topic for all readers with equal rights, who receive the same bytes.
 
     `project_id`: the project of its subject, None for a topic of the whole instance. `project_ids`: the projects that
     these readers may view, None for all. `seq`: the number of `state`: an event number, for a log that of its tail.
@@ -57,7 +57,7 @@ class Feed:
         return self.topic.name, self.project_ids
 
     def fresh(self) -> Frame:
-        """Return the frame with the feed's complete state; encoded once per state."""
+        """Return the frame with the complete state. It is encoded once per state."""
         if self._fresh is None or self._fresh.seq not in self.window.points:
             self._fresh = state_frame(self.topic.name, self.seq, self.state, now_text())
         return self._fresh
@@ -68,8 +68,8 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """A subscription that has not been answered yet. `since`: the event number after which to continue, None for the
-    complete state."""
+    """A subscription that the next read of the database will answer. `since`: the event number after which to
+    continue, None for the complete state."""
 
     listener: Listener
     topic: Topic
@@ -78,8 +78,8 @@ class SubscribeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A feed's new state and the frame for its listeners; frame None: send them the complete state. `is_gone`: its
-    subject was deleted."""
+    """A feed's new state, with the frame that its listeners get; `frame` None: send them the complete state.
+    `is_gone`: the topic's subject was deleted."""
 
     feed: Feed
     state: State
@@ -90,9 +90,9 @@ class Update:
 
 @dataclass(slots=True)
 class TickResult:
-    """The result of one read of the database, up to the event number `seq`. `answers`: each subscription
-    request with its feed, or with the code of the error that refuses it. `identities`: each checked identity
-    with its current form, None if no longer valid."""
+    """The result of one read of the database, up to event number `seq`. `answers`: each request with its feed, or
+    with the code of the error that refuses it. `identities`: each checked identity with its current form, None if it
+    is no longer valid."""
 
     seq: int
     updates: list[Update] = field(default_factory=list)
@@ -104,7 +104,7 @@ class TickResult:
 
 
 class Reader:
-    """Reads the database for the hub. Call it from one thread only."""
+    """Reads the database for the hub. Not thread-safe: call it from one thread only."""
 
     def __init__(self) -> None:
         self.seq: int | None = None
@@ -120,8 +120,9 @@ class Reader:
         *,
         is_recheck_due: bool,
     ) -> TickResult:
-        """Return the changes of the feeds since the last call, and the answers to `requests`. Identities are
-        checked again if `is_recheck_due` or an event changed their rights."""
+        """Return what changed in the feeds since the last call, and the answers to `requests`. `identities` are
+        checked again if `is_recheck_due` or an event changed rights. Raises DatabaseError if the database does not
+        answer."""
         seq = Event.objects.last_seq()
         if seq == self.seq and not requests and not is_recheck_due:
             return TickResult(seq, updates=_log_updates(feeds, []))
@@ -150,8 +151,8 @@ class Reader:
         return TickResult(seq, updates, had_events=True, is_all=is_all), events
 
     def _state_after(self, feed: Feed, seq: int, events: Sequence[Event] | None) -> State | None:
-        """Return the feed's state at event number `seq`; None if its subject is gone. `events`: those since
-        the feed's last state, None if there were too many to read."""
+        """Return the feed's state at event number `seq`; None if its subject was deleted. `events`: those since the
+        feed's last state, None if there were too many to read."""
         if feed.topic.kind != topics.ACTIVITY:
             return self._read(feed.topic, feed.project_id, feed.project_ids, seq)
         if events is None:
@@ -246,7 +247,7 @@ def _reading(topic: Topic, project_id: int | None, seq: int) -> Reading | None:
 
 
 def is_touched(feed: Feed, event: Event) -> bool:
-    """Return whether an event may change the content of a feed."""
+    """Return whether an event may change the feed's state; False means that it does not."""
     if event.kind.startswith(PRIVATE_KINDS):
         return False
     kind = topic_kinds().get(feed.topic.kind)
@@ -254,12 +255,12 @@ def is_touched(feed: Feed, event: Event) -> bool:
 
 
 def queue_of(overview: State) -> State:
-    """Return the state of the topic `queue`, which is a part of the overview."""
+    """Return the state of the topic `queue`, taken from that of the overview."""
     return {"queued": overview["queued"]}
 
 
 def now_text() -> str:
-    """Return the server's time for frames: UTC in ISO 8601 with milliseconds. Pages compute elapsed seconds from it."""
+    """Return the present time for frames, in UTC: 2026-01-31T12:00:00.000Z. Pages compute elapsed seconds from it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -268,7 +269,7 @@ def _is_touched_by(feed: Feed, events: Sequence[Event], is_all: bool) -> bool:
 
 
 def _open_log(topic: Topic, project_id: int | None) -> Feed | None:
-    """Return a feed that follows a log; None if the log cannot be read."""
+    """Return a new feed that follows a log; None if the log cannot be read, which is logged."""
     tail = log_tail()(topic.subject, topic.rank)
     try:
         tail.open()
@@ -292,8 +293,8 @@ def _log_updates(feeds: Sequence[Feed], events: Sequence[Event], *, is_all: bool
 
 
 def _guarded_update(feed: Feed, tail: Tail, has_moved: bool) -> Update | None:
-    """Read what was appended to one log; None if nothing was, or if it cannot be read. `has_moved`: an event about its
-    job occurred. An error is logged once, does not affect other logs, and is retried in every tick."""
+    """Return what was appended to one log; None if nothing was, or if it cannot be read. An error is logged once and
+    retried at the next tick. `has_moved`: an event about its job occurred."""
     try:
         update = _log_update(feed, tail, has_moved)
     except DatabaseError:

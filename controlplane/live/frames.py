@@ -16,14 +16,14 @@ WINDOW_POINTS = 4096
 
 
 def encode(frame: Mapping[str, Any]) -> str:
-    """Return a frame as JSON text on one line, with times in UTC."""
+    """Return a frame as JSON text on one line."""
     return orjson.dumps(frame, option=orjson.OPT_UTC_Z).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message of the feed, encoded once for all listeners. `seq`: the event number of the topic's state
-    after this frame, None for messages without a state."""
+    """One message of the feed, encoded once for all listeners. `seq`: the number of the topic's state after it, None
+    for a message without a state."""
 
     kind: str
     topic: str
@@ -32,13 +32,15 @@ class Frame:
 
 
 def state_frame(topic: str, seq: int, state: Mapping[str, Any], at: str) -> Frame:
-    """Return the frame with a topic's complete state. `at`: the server's time (`feeds.now_text`)."""
+    """Return the frame with a topic's complete state at event number `seq`. `at`: the server's time, from
+    `now_text`."""
     text = encode({"type": "state", "topic": topic, "seq": seq, "state": state, "at": at})
     return Frame("state", topic, seq, text)
 
 
 def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
-    """Return the frame with the changes of a topic since its last frame. `at`: the server's time (`feeds.now_text`)."""
+    """Return the frame with the change that led to a topic's state at event number `seq`. `at`: the server's time,
+    from `now_text`."""
     body = {
         "type": "change",
         "topic": topic,
@@ -50,23 +52,23 @@ def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
 
 
 def error_frame(topic: object, code: str, detail: str) -> Frame:
-    """Return the frame that reports an error by a stable `code` and a sentence; `topic` is repeated as the client sent
-    it."""
+    """Return the frame that reports an error to the client: a stable `code` and a sentence. `topic`: what the client
+    sent."""
     text = encode({"type": "error", "topic": topic, "code": code, "detail": detail})
     return Frame("error", "", None, text)
 
 
 def pong_frame(at: str) -> Frame:
-    """Return the frame that answers a ping. `at`: the server's time (`feeds.now_text`)."""
+    """Return the frame that answers a ping. `at`: the server's time, from `now_text`."""
     return Frame("pong", "", None, encode({"type": "pong", "at": at}))
 
 
 @dataclass(slots=True)
 class Window:
-    """The recent changes of a topic, and the event numbers from which a client can continue.
+    """A topic's recent changes, and the event numbers after which a client can continue with them.
 
-    A replay can start only at a number in `points`. At any other number (from another web process) a record
-    may have changed and changed back, which these frames do not show; such a client gets a complete state.
+    A replay starts only at a number in `points`. At any other number (from another web process) a record may have
+    changed and changed back, which these frames do not show, so the client needs a complete state.
     """
 
     points: dict[int, None]  # in order
@@ -74,13 +76,14 @@ class Window:
     held_bytes: int = 0
 
     def pass_by(self, seq: int) -> None:
-        """Record that the state did not change up to `seq`."""
+        """Record that the state is unchanged up to event number `seq`, so that clients can continue there."""
         self.points[seq] = None
         while len(self.points) > WINDOW_POINTS:
             del self.points[next(iter(self.points))]
 
     def add(self, seq: int, frame: Frame) -> None:
-        """Record the change that led to the state at `seq`; drop the oldest beyond the limits."""
+        """Record the frame of the change that led to the state at `seq`. Beyond the limits the oldest frames are
+        dropped."""
         self.pass_by(seq)
         self.frames.append(frame)
         self.held_bytes += len(frame.text)
@@ -92,12 +95,13 @@ class Window:
                 del self.points[next(iter(self.points))]
 
     def restart(self, seq: int) -> None:
-        """Drop all frames, because the state at `seq` did not result from a change."""
+        """Drop all frames, because no change leads to the state at `seq`."""
         self.points, self.held_bytes = {seq: None}, 0
         self.frames.clear()
 
     def since(self, seq: int) -> list[Frame] | None:
-        """Return the frames to replay from `seq`; None if the client needs a complete state."""
+        """Return the frames that follow event number `seq`; None if they are not complete and the client needs a
+        complete state."""
         if seq not in self.points:
             return None
         return [frame for frame in self.frames if (frame.seq or 0) > seq]

@@ -58,8 +58,8 @@ class Pace:
 
 
 class Hub:
-    """Listeners, their feeds, and the task that keeps both equal to the database. Call its methods on the event
-    loop; the database is read on the hub's own thread."""
+    """The listeners of a web process, the feeds that they follow, and the task that reads changes from the database.
+    Call it on the event loop; the database is read on the hub's own thread."""
 
     def __init__(self, pace: Pace | None = None) -> None:
         self.pace = pace or Pace()
@@ -76,8 +76,8 @@ class Hub:
         self._last_event = self._last_recheck = float("-inf")
 
     async def identify(self, credential: Credential) -> Identity | None:
-        """Return the identity of a credential, None if invalid. Cached for a second, because many clients
-        reconnect at once after a restart."""
+        """Return the identity of a credential, None if it is invalid. Cached for `pace.recheck` seconds, because many
+        clients reconnect at once after a restart."""
         now = time.monotonic()
         found = self._known.get(credential)
         if found is None or now - found[0] > self.pace.recheck:
@@ -88,11 +88,11 @@ class Hub:
         return found[1]
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run a function that reads the database on the hub's thread; return its result or raise its error."""
+        """Run `work` on the hub's database thread; return its result or raise its error."""
         return await self._thread.run(work, *arguments)
 
     def attach(self, listener: Listener) -> None:
-        """Add a listener without subscriptions, and start its sending task. The caller must `detach` it."""
+        """Add a listener without subscriptions and start sending to it. `detach` it when its connection ends."""
         self._listeners[listener] = {}
         self._identities[listener.identity].add(listener)
         listener.start()
@@ -110,8 +110,9 @@ class Hub:
             self._leave(feed, listener)
 
     def subscribe(self, listener: Listener, name: object, since: int | None) -> None:
-        """Subscribe a listener to a topic: it receives the changes after event number `since`, the complete state if
-        that is None or too old, or an error."""
+        """Subscribe a listener to a topic; the next tick sends the changes after event number `since`, or the
+        complete state if `since` is None or too old. An unknown or forbidden topic, or one too many, is answered with
+        an error frame."""
         topic, followed = parse_topic(name), self._listeners[listener]
         if topic is None:
             listener.offer(error_frame(name, topics.UNKNOWN, DETAILS[topics.UNKNOWN]))
@@ -121,17 +122,17 @@ class Hub:
             self._ask(listener, topic, since)
 
     def unsubscribe(self, listener: Listener, name: str) -> None:
-        """End a listener's subscription to a topic."""
+        """End a listener's subscription to a topic. Does nothing without one."""
         listener.drop(name)
         self._leave(self._listeners[listener].pop(name, None), listener)
 
     def let_go(self, listener: Listener, code: int, reason: str) -> None:
-        """Disconnect a listener. A websocket is closed with this code and reason."""
+        """Remove a listener and have its connection closed; `code` and `reason` are those of a websocket's close."""
         self.detach(listener)
         listener.on_end(code, reason)
 
     async def close(self) -> None:
-        """Disconnect all listeners, and end the hub's task and thread."""
+        """Disconnect all listeners, and end the hub's task and its thread. The hub cannot be used afterwards."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -164,8 +165,8 @@ class Hub:
             await self._wait(pause)
 
     async def _has_looked(self, now: float) -> bool:
-        """Run one tick; return False if it failed. The listeners then keep their state, and the next tick
-        continues after the last event that was read."""
+        """Run one tick; return False if it failed. Listeners then keep their state, and the next tick continues after
+        the last event that was read."""
         try:
             await self._tick(now)
         except Exception:
@@ -174,8 +175,7 @@ class Hub:
         return True
 
     async def _wait(self, pause: float) -> None:
-        """Wait for the next tick: `pause` seconds, or until a request arrives; without listeners only for a
-        request."""
+        """Wait `pause` seconds or until there is work for the next tick; without listeners and feeds, only for work."""
         try:
             async with asyncio.timeout(pause if self._listeners or self._feeds else None):
                 await self._work.wait()
@@ -214,8 +214,7 @@ class Hub:
         self._apply(found)
 
     def _wanted_asks(self) -> list[SubscribeRequest]:
-        """Return the pending subscription requests: only the last one per listener and topic, without
-        withdrawn ones."""
+        """Return the pending requests that are still wanted: the last one of each listener for each topic."""
         last = {(ask.listener, ask.topic.name): ask for ask in self._requests}
         waited = self._listeners
         return [
@@ -226,7 +225,7 @@ class Hub:
         ]
 
     def _apply(self, found: TickResult) -> None:
-        """Send a tick's results to the listeners. Rights are applied first, so that no listener receives a
+        """Send the results of a tick to the listeners. Changed rights come first, so that no listener receives a
         frame that it may no longer see."""
         self._apply_rights(found.identities)
         for feed in self._feeds.values():
@@ -261,8 +260,8 @@ class Hub:
                 self._identities.pop(old, None)
 
     def _check_topics(self, listener: Listener, identity: Identity) -> None:
-        """Apply changed rights to a listener's subscriptions: end those that are no longer allowed, and send
-        a complete state for the others."""
+        """Apply changed rights to a listener: end the subscriptions that it may no longer have, and send complete
+        states for the others."""
         for name, feed in list(self._listeners[listener].items()):
             if feed is None:
                 # The pending request will be answered under the new rights.
@@ -292,8 +291,7 @@ class Hub:
             self._bury(feed)
 
     def _bury(self, feed: Feed) -> None:
-        """End the feed of a deleted object. Its listeners receive the queued change that empties it, then the
-        error `gone`."""
+        """Remove the feed of a deleted object. Its listeners receive what is queued, then the error `gone`."""
         name = feed.topic.name
         for listener in list(feed.listeners):
             # Not `unsubscribe`, which would also drop the queued change that empties the topic.
@@ -321,8 +319,8 @@ class Hub:
             listener.offer(frame)
 
     def _sweep(self, now: float) -> None:
-        """Disconnect listeners that have accepted no data for a while, and drop feeds that have had no
-        listener for a while."""
+        """Disconnect listeners that have accepted no data for `pace.blocked` seconds, and drop feeds that have had no
+        listener for `pace.keep` seconds. `now`: time.monotonic()."""
         for listener in list(self._listeners):
             if listener.blocked_since is not None and now - listener.blocked_since > self.pace.blocked:
                 self.let_go(listener, SLOW, "too slow")
@@ -347,7 +345,7 @@ def hub() -> Hub:
 
 
 async def close_hub() -> None:
-    """Close this process's hub, if it was used."""
+    """Close this process's hub if it exists; the next `hub()` creates a new one."""
     global _hub
     if _hub is not None:
         closing, _hub = _hub, None

@@ -29,7 +29,7 @@ SESSION, TOKEN = "session", "token"
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The credential of a connection: its kind and the secret."""
+    """What a connection authenticates with. `kind`: SESSION or TOKEN; `secret`: the session's key or the API token."""
 
     kind: str
     secret: str
@@ -37,8 +37,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated user with the credential, and the ids of the projects that the user may view (None for
-    all)."""
+    """An authenticated user, the credential, and the ids of the projects that the user may view (None: all)."""
 
     user: User
     kind: str
@@ -56,11 +55,8 @@ class Identity:
 
 
 def credential_of(scope: Scope) -> Credential | None:
-    """Return the credential of a request or websocket: a bearer token, else the session cookie; None without
-    any.
-
-    Browsers cannot set headers on a WebSocket, so a token may also be the subprotocol after `bearer`.
-    """
+    """Return the credential of a request or websocket: its bearer token, else its session cookie; None if it has
+    neither. It is not checked."""
     token = token_of(scope)
     if token is not None:
         return token
@@ -69,7 +65,8 @@ def credential_of(scope: Scope) -> Credential | None:
 
 
 def token_of(scope: Scope) -> Credential | None:
-    """Return the bearer token of a request or websocket, from the header or the subprotocol; None if there is none."""
+    """Return the bearer token of a request or websocket, None if there is none. Browsers cannot set headers on a
+    websocket, so it may also be the subprotocol after `bearer`."""
     kind, _, secret = (header(scope, b"authorization") or "").partition(" ")
     if kind.lower() == BEARER:
         return Credential(TOKEN, secret.strip())
@@ -80,13 +77,13 @@ def token_of(scope: Scope) -> Credential | None:
 
 
 def is_own_host(scope: Scope) -> bool:
-    """Return whether the Host header names the control plane itself."""
+    """Return whether the Host header is one of ALLOWED_HOSTS."""
     return validate_host(split_domain_port(host_of(scope))[0], settings.ALLOWED_HOSTS)
 
 
 def is_own_origin(scope: Scope) -> bool:
-    """Return whether the Origin header, if any, names this control plane, and the Host header is ours.
-    Another site's pages would send our cookies too."""
+    """Return whether the Host header is ours, and the Origin header, if any, too. False for pages of other sites,
+    with whose requests browsers also send our cookies."""
     if not is_own_host(scope):
         return False
     origin = header(scope, b"origin")
@@ -95,12 +92,9 @@ def is_own_origin(scope: Scope) -> bool:
 
 
 def is_foreign(scope: Scope) -> bool:
-    """Return whether a page of another origin makes this request. False for followed links and for programs
-    other than browsers.
-
-    Needed because browsers share cookies between the hosts of one domain, such as those of jobs and of the
-    control plane.
-    """
+    """Return whether a page of another origin makes this request, other than by a followed link; False for programs
+    that are no browsers. Needed because browsers share cookies between the hosts of a domain, such as jobs' hosts and
+    ours."""
     origin = header(scope, b"origin")
     own = (*settings.CSRF_TRUSTED_ORIGINS, None)
     if origin not in own and _netloc(origin) != host_of(scope):
@@ -112,15 +106,15 @@ def is_foreign(scope: Scope) -> bool:
 
 
 def identify(credential: Credential) -> Identity | None:
-    """Return the identity of a credential; None if it is wrong, expired or revoked, or the user is locked."""
+    """Return the identity of a credential; None if it is unknown, expired or revoked, or its user is inactive."""
     if credential.kind == TOKEN:
         return _by_token(credential.secret)
     return _by_session(credential.secret)
 
 
 def still_valid(identities: Iterable[Identity], now: datetime) -> dict[Identity, Identity | None]:
-    """Return for each identity its current form: the same object if nothing changed, None if it is no longer
-    valid. Takes four queries for any number of identities."""
+    """Return the current form of each identity: the same object if nothing changed, None if it is no longer valid.
+    Four queries for any number of identities."""
     known = set(identities)
     users = {user.pk: user for user in User.objects.filter(pk__in={known_.user.pk for known_ in known})}
     sessions = set(_live_sessions([known_.key for known_ in known if known_.kind == SESSION], now))
@@ -207,7 +201,7 @@ def _projects_of(users: Iterable[User]) -> dict[int, frozenset[int] | None]:
 
 
 def _netloc(origin: str | None) -> str | None:
-    """Return the host and port of an Origin header: "" for a missing one, None for a malformed one."""
+    """Return the host and port of an Origin header; "" for None, None if it is malformed."""
     try:
         return urlsplit(origin or "").netloc
     except ValueError:

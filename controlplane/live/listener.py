@@ -26,9 +26,9 @@ FRESH = None
 
 @dataclass(eq=False)
 class Listener:
-    """A socket or stream. `deliver` sends one frame and returns when the next can be sent. `on_end` is called once,
-    with a websocket close code and a reason, when the hub disconnects the client. `blocked_since`: when the frame began
-    that is being sent, by time.monotonic(); None while none is."""
+    """A connected websocket or stream with its queue. `deliver` sends one frame and returns when the next can be
+    sent. `on_end` is called with a websocket close code and a reason when the server ends the connection.
+    `blocked_since`: when sending of the current frame began, by time.monotonic(); None if none is being sent."""
 
     identity: Identity
     deliver: Callable[[Frame], Awaitable[None]]
@@ -45,11 +45,11 @@ class Listener:
     _writer: "asyncio.Task[None] | None" = None
 
     def start(self) -> None:
-        """Start the task that sends queued frames."""
+        """Start the task that sends queued frames. Call it on the event loop."""
         self._writer = asyncio.create_task(self._write(), name="live-writer")
 
     def offer(self, frame: Frame) -> None:
-        """Queue a frame. If the queue is full, queue one complete state per topic instead of all its frames."""
+        """Queue a frame. If the queue is full, its frames are replaced by one complete state per topic."""
         if frame.topic in self._behind:
             # The queued state will include this change when it is sent.
             return
@@ -62,7 +62,7 @@ class Listener:
         self._ready.set()
 
     def stop(self) -> None:
-        """Stop the sending task."""
+        """Stop sending, and drop what is queued."""
         self.is_ended = True
         self._queue.clear()
         if self._writer is not None:
@@ -76,8 +76,8 @@ class Listener:
         self._bytes = sum(len(frame.text) for _, frame in self._queue if frame is not FRESH)
 
     def _fall_back(self, topic: str) -> None:
-        """Replace all queued frames by one complete state for each of their topics and for `topic`. Queued
-        errors and pongs are lost."""
+        """Replace all queued frames by one complete state for each of their topics and for `topic`. Queued errors and
+        pongs are lost."""
         topics = dict.fromkeys([*(name for name, _ in self._queue), topic])
         self._queue = deque((name, FRESH) for name in topics if name in self.fresh)
         self._behind = {name for name, _ in self._queue}

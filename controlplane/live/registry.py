@@ -16,15 +16,15 @@ State = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A topic's complete state. `naming`: by (collection, key), how to rebuild the records that name jobs,
-    for readers who may not see all projects."""
+    """A topic's complete state as an admin sees it. `naming`: for each (collection, key) of a record that names jobs,
+    how to build it for a reader who may not view all projects."""
 
     state: State
     naming: Mapping[tuple[str, str], Callable[[Sees], Any]] = field(default_factory=dict)
 
     def seen_by(self, sees: Sees) -> State:
-        """Return the state for a reader of the projects `sees` (None: all). Unchanged records are shared, not
-        copied."""
+        """Return the state for a reader who may view the projects `sees` (None: all). Records without names are
+        shared, not copied."""
         if sees is None or not self.naming:
             return self.state
         state = dict(self.state)
@@ -38,7 +38,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """An event, and the subject, project and state of a feed: what a topic's `is_touched` decides by."""
+    """What a topic's `is_touched` decides by: an event, and the subject, project and state of a feed."""
 
     event: Event
     subject: str
@@ -47,7 +47,7 @@ class Touch:
 
 
 def parse_id(subject: str) -> str | None:
-    """Return a UUID in its normal form, None for other text: how topics named by an id parse their subject."""
+    """Return a UUID in its normal form, None for any other text. For topics whose subject is an id."""
     try:
         return str(UUID(subject)) if len(subject) in (32, 36) else None
     except ValueError:
@@ -56,7 +56,8 @@ def parse_id(subject: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TopicKind:
-    """A kind of topics, named `<name>:<subject>`. Only users who may view the subject's project can follow one."""
+    """A kind of topics, named `<name>:<subject>`, such as `job:<id>`. Only users who may view the subject's project
+    can follow one."""
 
     name: str
     # Returns the subject in its normal form; None if it is malformed.
@@ -72,40 +73,41 @@ class TopicKind:
 
 @dataclass(slots=True)
 class Batch:
-    """New lines of a log, as the records to add to the topic's state. `is_fresh`: a new attempt began or lines were
-    skipped, so listeners need a complete state."""
+    """New lines of a log, as records to add to the topic's state. `is_fresh`: a new attempt began or lines were
+    skipped, so listeners need the complete state instead."""
 
     upserts: State
     is_fresh: bool = False
 
 
 class Tail(Protocol):
-    """The end of the log of a job's newest attempt at one rank."""
+    """Follows the log of a job's newest attempt at one rank."""
 
     @property
     def seq(self) -> int:
-        """Return the version number of the tail; every new line or other change increases it."""
+        """Return the version of `state`; every new line or other change increases it."""
 
     def open(self) -> None:
-        """Move to the end of the log of the newest attempt; `state` then returns its last lines."""
+        """Move to the end of the newest attempt's log; `state` then contains its last lines. Call it before the other
+        methods."""
 
     def poll(self, *, look_for_attempt: bool) -> Batch | None:
-        """Return what was written since the last call; None if nothing was. `look_for_attempt`: an event about the job
-        occurred, so check also whether a new attempt began and whether the pod ended without a log."""
+        """Return what was written since the last call, None if nothing. `look_for_attempt`: an event about the job
+        occurred, so check for a new attempt, and for a pod that ended without a log."""
 
     def state(self) -> State: ...
 
 
 @cache
 def overview_reader() -> Callable[[int], Reading]:
-    """Return the function that reads the overview, given the number of the newest event."""
+    """Return the function that reads the overview; it takes the newest event's number."""
     reader: Callable[[int], Reading] = _only("OVERVIEW")
     return reader
 
 
 @cache
 def log_tail() -> Callable[[str, int], Tail]:
-    """Return the function that creates an unopened tail, given a job's id and a rank."""
+    """Return the function that creates a tail, not yet opened, for a job's id and a rank."""
     tail: Callable[[str, int], Tail] = _only("LOG_TAIL")
     return tail
 
@@ -117,7 +119,7 @@ def _only(name: str) -> Any:
 
 @cache
 def topic_kinds() -> Mapping[str, TopicKind]:
-    """Return the declared kinds by name. Raise ValueError if a name is declared twice."""
+    """Return the kinds of topics that apps declare, by name. Raise ValueError if a name is declared twice."""
     kinds: dict[str, TopicKind] = {}
     for module in app_modules("live_topics"):
         for kind in module.TOPICS:

@@ -11,15 +11,16 @@ T = TypeVar("T")
 
 
 class SharedReads:
-    """Runs one read per key at a time. Requests that arrive during a read, or within `seconds` after its end,
-    get its result."""
+    """Runs at most one read per key at a time. Requests that come during a read, or within its `seconds` after it,
+    share its result."""
 
     def __init__(self, name: str) -> None:
         self._thread = DatabaseThread(name)
         self._reads: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def read(self, key: Hashable, seconds: float, work: Callable[..., T], *arguments: object) -> T:
-        """Return the result of `work`, possibly of another request's call for this key. Raise what it raised."""
+        """Return the result of `work(*arguments)`, or of a call by another request for this key that is at most
+        `seconds` old. Raise what that call raised."""
         reading = self._reads.get(key)
         if reading is None:
             reading = self._reads[key] = self._thread.run(work, *arguments)
@@ -29,7 +30,7 @@ class SharedReads:
         return result
 
     def shutdown(self) -> None:
-        """End the thread and its database connection. A later read starts a new one."""
+        """End the thread and close its database connection. A later `read` starts a new thread."""
         self._reads.clear()
         self._thread.shutdown()
 

@@ -8,11 +8,8 @@ from django.db import connection, transaction
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Context manager in which all queries see one state of the database, which then belongs to one event number.
-    Inside an open transaction it has no effect.
-
-    Not Django's atomic(): that would take SQLite's write lock here (transaction_mode IMMEDIATE).
-    """
+    """Context manager in which all queries see one state of the database, and nothing may be written. It does not
+    block writers, as atomic() would on SQLite. Without effect inside an open transaction."""
     # The isolation level cannot be changed after the first query of a transaction.
     if connection.in_atomic_block:
         yield

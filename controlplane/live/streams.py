@@ -13,8 +13,8 @@ _TRUE = frozenset({"true", "1", "yes"})
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """An endless response. `path`: the URL paths that it serves; `application` sends it; `close` ends its threads when
-    the server stops."""
+    """An endless response. `path`: pattern of the URL paths that it serves; `close` ends its threads when the server
+    stops."""
 
     path: re.Pattern[str]
     application: Application
@@ -27,8 +27,8 @@ def event_streams() -> tuple[EventStream, ...]:
 
 
 def followed_stream(scope: Scope) -> Application | None:
-    """Return the application that serves the request as an endless response; None if the request has no
-    `follow=true` or its path has no stream."""
+    """Return the application for an endless response; None if the request has no `follow=true` or its path has no
+    stream."""
     found = next((one for one in event_streams() if one.path.fullmatch(scope["path"])), None)
     is_followed = found is not None and query(scope).get("follow", "").lower() in _TRUE
     return found.application if found is not None and is_followed else None

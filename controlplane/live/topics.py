@@ -18,8 +18,8 @@ FORBIDDEN, UNKNOWN, GONE, UNREADABLE = "forbidden", "unknown_topic", "gone", "un
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A requested topic. `subject`: what the kind is about, such as a project's name or a job's id. `rank`: of the pod,
-    for topics of kind LOGS."""
+    """A parsed topic. `name`: as requested; `subject`: the name or id of the object, "" for a topic of the whole
+    instance; `rank`: of the pod, for kind LOGS."""
 
     name: str
     kind: str
@@ -28,12 +28,13 @@ class Topic:
 
 
 def kinds() -> tuple[str, ...]:
-    """Return every kind of topic except `activity`, which only pages follow."""
+    """Return all kinds of topics except `activity`, which only our own pages follow."""
     return (OVERVIEW, QUEUE, LOGS, *topic_kinds())
 
 
 def parse_topic(name: object) -> Topic | None:
-    """Return the topic of that name; None for an unknown kind or a malformed name."""
+    """Return the topic of that name; None for an unknown kind or a malformed name. Whether its subject exists is not
+    checked."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return None
     if name in SHARED:
@@ -50,12 +51,9 @@ def parse_topic(name: object) -> Topic | None:
 
 
 def may_listen(topic: Topic, project_ids: frozenset[int] | None, project_id: int | None) -> bool:
-    """Return whether a user who may view `project_ids` (None: all) may follow a topic of the project
-    `project_id`.
-
-    Topics of the whole instance are open to all, and show each reader only what that reader may see. For
-    other topics `project_id` None means that the subject does not exist.
-    """
+    """Return whether a user may follow a topic. `project_ids`: the projects that the user may view (None: all);
+    `project_id`: that of the topic's subject (None: it does not exist). All users may follow topics of the whole
+    instance, which show each reader only what that reader may see."""
     if topic.kind in SHARED:
         return True
     if project_id is None:
@@ -64,6 +62,6 @@ def may_listen(topic: Topic, project_ids: frozenset[int] | None, project_id: int
 
 
 def project_of(topic: Topic) -> int | None:
-    """Return the id of the project that a topic belongs to; None if its subject does not exist."""
+    """Return the id of the project of a topic's subject; None if the subject does not exist or the topic has none."""
     kind = topic_kinds().get(JOB if topic.kind == LOGS else topic.kind)
     return kind.project_of(topic.subject) if kind else None

@@ -31,7 +31,8 @@ STREAM_HEADERS = [
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve one stream until its client disconnects or the hub ends it. A bad request is answered with a problem."""
+    """Serve one event stream until its client disconnects or the hub ends it. A bad request gets a problem+json
+    response."""
     try:
         if scope["method"] != "GET":
             raise Refused(405, "method_not_allowed", "Use GET.")
@@ -48,7 +49,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class _Stream:
-    """The listener for one event stream; it sends frames as server-sent events."""
+    """One event stream: passes the hub's frames to its client as server-sent events."""
 
     def __init__(self, identity: Identity, topics: list[str], since: list[int | None], send: Send) -> None:
         self._positions = dict(zip(topics, since, strict=True))
@@ -59,7 +60,7 @@ class _Stream:
         self._listener = Listener(identity, self._write, self._end)
 
     async def run(self, receive: Receive) -> None:
-        """Send events until the client disconnects or the hub ends the stream."""
+        """Send events until the client disconnects or the hub ends the stream, then end the response."""
         hub().attach(self._listener)
         ended = asyncio.create_task(self._ended.wait())
         left = asyncio.create_task(until_left(receive))
@@ -86,8 +87,8 @@ class _Stream:
         self._ended.set()
 
     async def _beat(self) -> None:
-        """Send a comment now and then: it keeps proxies from closing a quiet stream, and sending fails once
-        the client is gone."""
+        """Send a comment every HEARTBEAT_SECONDS, so that proxies keep a quiet stream open. Return when sending
+        fails, because the client is gone."""
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             try:
@@ -99,13 +100,13 @@ class _Stream:
 
 
 async def until_left(receive: Receive) -> None:
-    """Wait until the client has closed the connection."""
+    """Wait until the client has disconnected. Messages before that are ignored."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def challenge(refused: Refused) -> list[tuple[bytes, bytes]]:
-    """Return the headers that must accompany the refusal's status, such as WWW-Authenticate."""
+    """Return the headers that HTTP requires for the refusal's status, such as WWW-Authenticate; [] for most."""
     extra = {
         401: [(b"www-authenticate", b'Bearer realm="trainyard"')],
         405: [(b"allow", b"GET")],
@@ -116,12 +117,12 @@ def challenge(refused: Refused) -> list[tuple[bytes, bytes]]:
 
 
 def chunk(text: str) -> Message:
-    """Return the ASGI message that sends `text` as a part of the response body."""
+    """Return the ASGI message that sends `text` as the next part of a response body."""
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
 
 
 def refuse_unknown(fields: Iterable[str], known: Set[str]) -> None:
-    """Raise Refused (400) for an unknown query field, as REST does, because it is usually a typing error."""
+    """Raise Refused (400) if a query field is not in `known`."""
     unknown = sorted(set(fields) - known)
     if unknown:
         listed = ", ".join(sorted(known))
@@ -146,8 +147,8 @@ def _topics(text: str) -> list[str]:
 
 
 def _since(text: str, count: int) -> list[int | None]:
-    """Return the event number of each topic after which to continue: from an event id, from one number for all, or None
-    each. Raise Refused (400) unless `text` has one number or `count` of them."""
+    """Return for each of `count` topics the event number after which to continue; None: send its complete state.
+    Raise Refused (400) unless `text` is empty, one number for all, or one for each."""
     if not text:
         return [None] * count
     parts = text.split(",")
