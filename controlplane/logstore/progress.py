@@ -23,9 +23,10 @@ LAST_MOMENT = 253_402_300_799
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One progress line. `gpu_utilization`: 0 to 1 of the job's share; `allreduce_share`: the fraction (0 to 1) of
-    a step's time that is spent exchanging gradients; `checkpoint_at`: Unix seconds of the last checkpoint, from
-    which the scheduler computes the cost of a preemption; `checkpoint_step`: the completed steps in it."""
+    """One progress line; None: a field that it lacks. `gpu_utilization`: 0 to 1 of the job's share;
+    `allreduce_share`: the fraction (0 to 1) of a step's time spent exchanging gradients; `checkpoint_at`: Unix
+    seconds of the last checkpoint, from which the scheduler computes the cost of a preemption; `checkpoint_step`: the
+    completed steps in it."""
 
     time_ms: int
     epoch: int | None = None
@@ -45,11 +46,12 @@ class Progress:
 
     @property
     def is_checkpoint_only(self) -> bool:
-        """Return whether the line reports only a checkpoint, which is added to the progress reported before."""
+        """Return whether the line reports a checkpoint and nothing else of what pages show; it then adds to the
+        progress reported before."""
         return bool(shown := self.as_json()) and shown.keys() <= _CHECKPOINT
 
     def as_json(self) -> dict[str, int | float]:
-        """Return the form of the API: the fields present, without time and measurements."""
+        """Return the fields as in the REST API, without absent ones, the time and measurements such as utilisation."""
         return {name: value for name in _SHOWN if (value := getattr(self, name)) is not None}
 
 
@@ -69,13 +71,13 @@ _CHECKPOINT = frozenset({"checkpoint_at", "checkpoint_step"})
 
 
 def latest_progress(log_path: str | Path) -> Progress | None:
-    """Return the last progress line near the end of a pod's log; None if there is none."""
+    """Return the last progress line among the last LOOK_BACK_LINES lines of a pod's log; None if there is none."""
     return find_progress(tail(log_path, LOOK_BACK_LINES).lines)
 
 
 def find_progress(lines: Iterable[LogLine]) -> Progress | None:
-    """Return the last progress line among these, with the checkpoint of a later line that reports only that; None if
-    there is no progress line."""
+    """Return the last progress line among these; None if there is none. A later line that reports only a checkpoint
+    is merged into it."""
     checkpoint: Progress | None = None
     for line in reversed(tuple(lines)):
         progress = parse_progress(line.text, line.time_ms)
@@ -88,8 +90,8 @@ def find_progress(lines: Iterable[LogLine]) -> Progress | None:
 
 
 def parse_progress(text: str, time_ms: int) -> Progress | None:
-    """Return the progress in one line of output, written at `time_ms` (Unix milliseconds); None for any other
-    line."""
+    """Return the progress in one line of output, None if it is no progress line. `time_ms`: when it was written, Unix
+    milliseconds."""
     if not text.startswith("{") or '"trainyard"' not in text:
         return None
     try:
@@ -118,8 +120,8 @@ def parse_progress(text: str, time_ms: int) -> Progress | None:
 
 
 def progress_after(before: Mapping[str, Any], said: Progress) -> dict[str, Any]:
-    """Return a job's progress, in the form of the API, after a new progress line. A line that reports only a
-    checkpoint keeps the other values."""
+    """Return a job's progress after a new progress line `said`, in the REST API's form, as is `before`. A line that
+    reports only a checkpoint keeps the other values."""
     if not said.is_checkpoint_only:
         return dict(said.as_json())
     after = {**before, **said.as_json()}
@@ -139,11 +141,8 @@ def _with_checkpoint(progress: Progress, later: Progress | None) -> Progress:
 
 
 def _step_with(step: int | None, later: Progress) -> int | None:
-    """Return the completed steps after a line that reports only a checkpoint; None if `step`, the last reported one,
-    is None.
-
-    Programs report at most once per second, so the last reported step may be older than the checkpoint's.
-    """
+    """Return the completed steps after `later`, a line that reports only a checkpoint; None if `step`, the last
+    reported one, is None. Programs report at most once per second, so `step` may be older than the checkpoint's."""
     return step if step is None else max(step, later.checkpoint_step or 0)
 
 

@@ -35,8 +35,8 @@ _SAYS_ALL = "output may be missing"
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One record: its number, time, stream ("stdout" or "stderr") and text. `is_partial`: the line continues in the
-    stream's next record. `next_offset`: the byte offset at which to resume reading after it."""
+    """One record of output. `n`: its number in the log; `stream`: "stdout" or "stderr"; `is_partial`: the line
+    continues in that stream's next record; `next_offset`: the byte offset at which to resume reading after it."""
 
     n: int
     time_ms: int
@@ -48,8 +48,8 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogGap:
-    """Output is missing, or may be, after the line with number `after_n`. `time_ms`: Unix milliseconds, 0 if
-    unknown."""
+    """Output is missing, or may be, after the line with number `after_n`, for the reason in `message`. `time_ms`:
+    Unix milliseconds, 0 if unknown."""
 
     after_n: int
     time_ms: int
@@ -57,7 +57,7 @@ class LogGap:
 
     @property
     def sentence(self) -> str:
-        """Return the message, introduced by "output is missing here" unless it says so itself."""
+        """Return the message as a sentence for users."""
         return (
             self.message if self.message.startswith(_SAYS_ALL) else f"output is missing here: {self.message}"
         )
@@ -65,8 +65,8 @@ class LogGap:
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Lines, the gaps among them, and the byte offset to continue from. `complete`: the pod has ended and these are
-    its last lines."""
+    """Lines, the gaps among them, and the byte offset at which to continue. `complete`: the pod has ended and these
+    are the log's last lines."""
 
     lines: tuple[LogLine, ...] = ()
     next_offset: int = 0
@@ -76,8 +76,6 @@ class LogPage:
 
 @dataclass(slots=True)
 class _Collector:
-    """Collects records into a page."""
-
     lines: list[LogLine] = field(default_factory=list)
     gaps: list[LogGap] = field(default_factory=list)
     is_ended: bool = False
@@ -100,7 +98,7 @@ class _Collector:
             self.is_ended = True
 
     def _add_damage(self) -> None:
-        """Add a gap for damaged records; one for several in a row."""
+        """Add a gap for a damaged record; several in a row become one gap."""
         gap = LogGap(self.lines[-1].n if self.lines else 0, 0, _DAMAGED)
         if not self.gaps or self.gaps[-1] != gap:
             self.gaps.append(gap)
@@ -114,11 +112,12 @@ def log_path(logs_dir: str | Path, job_id: str, attempt: int, rank: int) -> Path
 
 
 def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str | None = None) -> LogPage:
-    """Return at most `limit` lines and gaps from a byte offset (0 or a `next_offset`); with `search` only lines that
-    contain it. Raise ValueError for a negative offset or a limit below 1.
+    """Return at most `limit` lines and gaps from the byte `offset`, 0 or a `next_offset`; with `search` only lines
+    that contain it, ignoring case. Raise ValueError for a negative offset or a limit below 1.
 
-    An offset inside a record starts at the next one; one beyond the end, or a missing log, gives an empty page. A
-    page may be short or empty without being `complete`: continue at `next_offset`.
+    An offset inside a record starts at the next one. One beyond the end, or a missing log, gives an empty page. A
+    page may be short or empty without being `complete`, because a call reads SCAN_BYTES at most: continue at
+    `next_offset`.
     """
     if offset < 0 or limit < 1:
         raise ValueError("offset must be 0 or more, and limit 1 or more")
@@ -138,8 +137,8 @@ def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str 
 
 
 def tail(path: str | Path, n: int) -> LogPage:
-    """Return the last `n` lines, and the offset from which to follow the log; fewer lines if they span more than
-    SCAN_BYTES. Reads backwards, so the length of the log does not matter. A missing log gives an empty page."""
+    """Return the last `n` lines and the offset from which to follow the log; an empty page if there is no log. Reads
+    backwards, SCAN_BYTES at most, so very long lines give fewer than `n`."""
     if not os.path.exists(path):
         return LogPage()
     with _open(path) as file:
@@ -155,8 +154,8 @@ def tail(path: str | Path, n: int) -> LogPage:
 
 
 def line_before(path: str | Path, time_ms: int) -> int:
-    """Return the number of the last line written at or before `time_ms` (Unix milliseconds), 0 if there is none or
-    no log. Bisects the file."""
+    """Return the number of the last line written at or before `time_ms` (Unix milliseconds); 0 if there is no such
+    line or no log."""
     if not os.path.exists(path):
         return 0
     with _open(path) as file:
@@ -173,7 +172,8 @@ def line_before(path: str | Path, time_ms: int) -> int:
 
 
 def _last_line_until(file: BinaryIO, time_ms: int) -> int:
-    """Return the number of the last line at or before a time, reading on from the file's position."""
+    """Return the number of the last line at or before `time_ms`, reading on from the file's position; 0 if there is
+    none."""
     last = 0
     for record in _whole_records(file):
         numbers = _numbers(record.split(b" ", 3))
@@ -193,7 +193,7 @@ def _open(path: str | Path) -> BinaryIO:
 
 
 def _numbers(fields: Sequence[bytes]) -> tuple[int, int] | None:
-    """Return the number and time of a record; None if it is damaged."""
+    """Return the number and time (Unix ms) in the split fields of a record; None if it is damaged."""
     if len(fields) < 4 or not (fields[0].isdigit() and fields[1].isdigit()):
         return None
     if len(fields[0]) > _NUMBER_DIGITS or len(fields[1]) > _TIME_DIGITS:
@@ -207,7 +207,7 @@ def _page(collector: _Collector, position: int, size: int) -> LogPage:
 
 
 def _whole_records(file: BinaryIO) -> Iterator[bytes]:
-    """Yield records that end in a newline, without the one that is still being written. An overlong record is
+    """Yield the records from the file's position, without one that is still being written. An overlong record is
     yielded in pieces, which bounds memory."""
     while record := file.readline(_RECORD_BYTES):
         if record.endswith(b"\n") or len(record) == _RECORD_BYTES:
@@ -215,7 +215,7 @@ def _whole_records(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _seek_record(file: BinaryIO, offset: int) -> int:
-    """Seek to the first record that starts at or after the offset, and return its offset."""
+    """Move the file to the first record that starts at or after `offset`, and return that record's offset."""
     if offset == 0:
         return 0
     file.seek(offset - 1)
@@ -225,8 +225,8 @@ def _seek_record(file: BinaryIO, offset: int) -> int:
 
 
 def _tail_start(file: BinaryIO, size: int, n: int) -> int:
-    """Return the offset of a record from which at least `n` numbered lines follow to the end, if SCAN_BYTES contain
-    them (gap and end records are not numbered)."""
+    """Return the offset of a record after which at least `n` numbered lines follow, if the last SCAN_BYTES contain so
+    many."""
     wanted, position, found = n + 2, size, 0
     limit_bytes = max(SCAN_BYTES, _TAIL_BLOCK_BYTES + 2 * MAX_TEXT_BYTES)
     while position > 0 and size - position < limit_bytes:

@@ -24,10 +24,8 @@ GAP, END = b"g", b"x"
 
 
 class LogWriter:
-    """Appends records to one file; a reopened file continues its numbers.
-
-    If a write fails (full disk), OSError is raised, and file, numbers and unfinished lines are unchanged.
-    """
+    """Appends records to one log file; a reopened file continues its numbers. If a write fails, for example on a full
+    disk, OSError is raised, and file, numbers and unfinished lines are as before."""
 
     def __init__(self, path: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -38,8 +36,8 @@ class LogWriter:
         self._partial: dict[bytes, bytes] = {}
 
     def feed(self, kind: bytes, data: bytes) -> None:
-        """Take output of a stream (`kind`: STDOUT or STDERR); complete lines and pieces of MAX_TEXT_BYTES are
-        written at once, the rest when its newline arrives."""
+        """Take output of the stream `kind`, STDOUT or STDERR. Complete lines are written at once, the rest when its
+        newline arrives or after MAX_TEXT_BYTES."""
         *lines, rest = (self._partial.get(kind, b"") + data).split(b"\n")
         records = [record for line in lines for record in self._split(kind, line, is_whole=True)]
         while len(rest) >= MAX_TEXT_BYTES:
@@ -49,29 +47,30 @@ class LogWriter:
         self._partial[kind] = rest
 
     def add(self, records: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Write records (Unix ms, kind, text of at most MAX_TEXT_BYTES) with the times given by the caller."""
+        """Write output records: (Unix ms, kind, text of at most MAX_TEXT_BYTES), with the next numbers."""
         first = self._last_number + 1
         self._write(b"".join(b"%d %d %b %b\n" % (first + i, *record) for i, record in enumerate(records)))
         self._last_number += len(records)
 
     def has_grown(self) -> bool:
-        """Return whether another writer has appended to the file, or it was truncated."""
+        """Return whether the file's size is not what this writer left: another writer appended, or the file was
+        truncated."""
         return os.fstat(self._fd).st_size != self.size
 
     def has_partial(self) -> bool:
         return any(self._partial.values())
 
     def flush(self) -> None:
-        """Write lines that have no newline yet, such as a prompt."""
+        """Write lines that have no newline yet, such as a prompt, as records that are continued."""
         self._append([(kind.upper(), rest) for kind, rest in self._partial.items() if rest])
         self._partial.clear()
 
     def gap(self, message: str) -> None:
-        """Record that output is missing here."""
+        """Record that output is missing here. `message`: why, for users."""
         self._append_unnumbered(GAP, message)
 
     def end(self, message: str) -> None:
-        """Flush, mark the log as complete and sync it to disk."""
+        """Flush, mark the log as complete, and sync it to disk. `message`: how the pod ended, for users."""
         self.flush()
         self._append_unnumbered(END, message)
         # An end record that a crash lost would let the log seem incomplete for ever.
@@ -106,7 +105,8 @@ class LogWriter:
         self.size += len(data)
 
     def _repair(self) -> int:
-        """Complete a record that a crash cut off. Return the number of the last record, 0 in a new file."""
+        """End a record that a crash cut off with a newline. Return the number of the last record, 0 in a new or
+        damaged file."""
         size = os.fstat(self._fd).st_size
         if size == 0:
             return 0
