@@ -10,7 +10,7 @@ from controlplane.celery_app import run_worker
 
 
 class Command(BaseCommand):
-    """Run the worker in the foreground until SIGINT or SIGTERM."""
+    """Runs a Celery worker with the loop in the foreground, until SIGINT or SIGTERM."""
 
     # System checks load every page and the API: 25 MB that a worker never uses.
     requires_system_checks: list[str] = []

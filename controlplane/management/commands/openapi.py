@@ -14,7 +14,8 @@ PATH = Path(settings.BASE_DIR) / "docs" / "reference" / "openapi.json"
 
 
 class Command(BaseCommand):
-    """Writes docs/reference/openapi.json."""
+    """Writes docs/reference/openapi.json from the routes; with --check, writes nothing and fails if the file is
+    stale."""
 
     help = "Write docs/reference/openapi.json from the routes; with --check, fail when it differs."
 

@@ -10,7 +10,7 @@ from controlplane.loop.runner import Runner
 
 
 class Command(BaseCommand):
-    """Run the loop in the foreground until SIGINT or SIGTERM."""
+    """Runs the loop in the foreground, without Celery, until SIGINT or SIGTERM."""
 
     help = "Run the loop in the foreground."
 
@@ -23,11 +23,9 @@ class Command(BaseCommand):
 
 
 def _stop_signal() -> int:
-    """Return a descriptor that becomes readable on SIGINT or SIGTERM.
-
-    A handler that sets an event is not enough: if the signal arrives just before this thread sleeps, or in
-    another thread, Python runs the handler only when the sleep ends.
-    """
+    """Install signal handlers and return a file descriptor that becomes readable on SIGINT or SIGTERM. An event set
+    by a handler is not enough: if the signal arrives just before this thread waits, Python runs the handler only
+    after the wait."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write)

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand
 
 
 class Command(BaseCommand):
-    """Start the whole control plane on this machine, in the foreground."""
+    """Replaces this process with the supervisor, which starts the whole control plane in the foreground."""
 
     help = "Start the control plane under its supervisor, until SIGINT or SIGTERM."
     requires_system_checks: list[str] = []

@@ -17,7 +17,7 @@ from controlplane.loop.wake import wake_now
 
 
 class Command(BaseCommand):
-    """Run the worker in the foreground until SIGINT or SIGTERM."""
+    """Runs a Celery worker for long commands in the foreground, until SIGINT or SIGTERM."""
 
     # System checks load every page and the API: 25 MB that a worker never uses.
     requires_system_checks: list[str] = []
