@@ -8,7 +8,7 @@ from django.utils import timezone
 
 
 class UserManager(BaseUserManager["User"]):
-    """Creates users; a user with password None cannot sign in with a password."""
+    """Creates users. With `password` None a user can sign in with API tokens only."""
 
     def create_user(self, username: str, password: str | None = None, **fields: Any) -> "User":
         user = self.model(username=self.model.normalize_username(username), **fields)
@@ -17,12 +17,14 @@ class UserManager(BaseUserManager["User"]):
         return user
 
     def create_superuser(self, username: str, password: str | None = None, **fields: Any) -> "User":
-        """Create an admin, for `manage.py createsuperuser`, which restores access if the only password is lost."""
+        """Create a site admin. Used by `manage.py createsuperuser`, the way back in if every admin's password is
+        lost."""
         return self.create_user(username, password, is_admin=True, **fields)
 
 
 class User(AbstractBaseUser):
-    """A person or service that signs in. `is_admin` is site-wide; other roles are memberships."""
+    """A person or program that signs in. `is_admin` holds for the whole site; roles in projects are memberships.
+    Inactive users cannot sign in."""
 
     username = models.CharField(max_length=150, unique=True)
     email = models.EmailField(blank=True, default="")
@@ -49,13 +51,11 @@ class Role:
 
     @classmethod
     def is_at_least(cls, held: str | None, needed: str) -> bool:
-        """Return whether the role `held` includes the rights of `needed`."""
+        """Return whether the role `held` includes the rights of `needed`; False if `held` is None."""
         return held is not None and cls.ORDER.index(held) >= cls.ORDER.index(needed)
 
 
 class Membership(models.Model):
-    """A user's role in a project."""
-
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="memberships")
     user = models.ForeignKey(User, models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=16, default=Role.MEMBER)
@@ -68,7 +68,7 @@ class Membership(models.Model):
 
 
 class Token(models.Model):
-    """An API token: 256 random bits, stored as a SHA-256 digest. Secrets of that length need no slow hash."""
+    """An API token. Only the SHA-256 digest of its 256 random bits is stored; a secret that long needs no slow hash."""
 
     user = models.ForeignKey(User, models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=100)
@@ -83,7 +83,7 @@ class Token(models.Model):
 
 
 class SetupLink(models.Model):
-    """The one-time link by which the first admin chooses a name and a password."""
+    """A one-time link with which the first admin chooses a name and a password."""
 
     digest = models.CharField(max_length=64, unique=True)
     created_at = models.DateTimeField(default=timezone.now)
@@ -91,7 +91,7 @@ class SetupLink(models.Model):
 
 
 class ServiceTicket(models.Model):
-    """A one-time ticket, valid for seconds, that signs a browser's session in at a job's host."""
+    """A one-time ticket that signs a browser session in at a job's own host. Valid for seconds."""
 
     digest = models.CharField(max_length=64, unique=True)
     session_key = models.CharField(max_length=40)

@@ -18,8 +18,8 @@ PLAIN = (
 
 
 def insert_rows(rows: Iterable[AnyModel]) -> list[AnyModel]:
-    """Insert rows of one model, all with or all without a primary key, by one statement; set the keys that the
-    database generates. Raise what `bulk_create` raises. Fractions must be finite."""
+    """Insert rows of one model with one statement, set the keys that the database generates, and return the rows.
+    Either all rows have a primary key or none has. Floats must be finite. Raises what Django's `bulk_create` raises."""
     rows = list(rows)
     if not rows:
         return rows
@@ -45,7 +45,7 @@ def _document(rows: Sequence[models.Model], fields: Sequence[AnyField]) -> str:
 
 
 def _insert(model: type[models.Model], fields: Sequence[AnyField], document: str) -> list[object]:
-    """Insert the rows of this document; return their keys in the same order."""
+    """Insert the rows of this JSON document; return their primary keys in the same order."""
     columns = ", ".join(map(quoted, fields))
     typed = ", ".join(f"{quoted(field)} {column_type(field)}" for field in fields)
     with connection.cursor() as cursor:

@@ -20,25 +20,21 @@ REFUSED = (DataError, IntegrityError, ValueError, OverflowError)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New column values for one row, written only while its other columns match `guard`."""
+    """New column values (`fields`) for the row with primary key `key`, written only while its columns match `guard`."""
 
     key: Any
     guard: Mapping[str, Any]
     fields: Mapping[str, Any]
 
     def repeat_in(self, row: models.Model) -> None:
-        """Set the new values on an object in memory, after they were written."""
+        """Set the new values on `row` in memory, after they were written to the database."""
         for name, value in self.fields.items():
             setattr(row, name, value)
 
 
 def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozenset[Any]:
-    """Write the changes whose guards match; return the keys of the rows written. Needs an open transaction.
-
-    Locks all rows first, in key order like every other writer of several rows: so compared values cannot
-    change, and writers cannot deadlock. Identical changes share one UPDATE; the rest are written in one
-    statement.
-    """
+    """Write the changes whose guards match; return the primary keys of the rows written. Needs an open transaction,
+    which keeps all these rows locked. They are locked in key order, so that concurrent writers cannot deadlock."""
     by_key = {change.key: change for change in changes}
     columns = {name for change in changes for name in change.guard}
     locked = rows._default_manager.filter(pk__in=by_key).select_for_update(no_key=True).order_by("pk")
@@ -60,8 +56,8 @@ def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozense
 
 
 def _change_each(rows: type[models.Model], names: Sequence[str], changes: Sequence[Change]) -> None:
-    """Write different values into each row with one statement. One UPDATE per row costs more time to build in
-    Django than to execute."""
+    """Write different values of the columns `names` into each row, with one statement. One UPDATE per row costs more
+    time to build in Django than to execute."""
     by_name = {field.name: field for field in rows._meta.concrete_fields}
     fields = [by_name[name] for name in (*names, rows._meta.pk.name)]
     values = [
@@ -97,7 +93,8 @@ def _update_from_values(
 
 
 def column_type(field: AnyField) -> str:
-    """Return the column's type without its length: a cast to varchar(63) would silently cut a longer text."""
+    """Return the column's SQL type without its length, for casts: a cast to varchar(63) would silently cut a longer
+    text."""
     return str(field.rel_db_type(connection)).partition("(")[0]
 
 
@@ -110,8 +107,8 @@ def quoted(field: AnyField) -> str:
 
 
 def one_by_one(batch: Sequence[T], write: Callable[[Sequence[T]], None]) -> None:
-    """Write a batch in one transaction. If the database refuses it, write each item in a transaction of its
-    own; items refused then are logged and stay unwritten."""
+    """Write a batch in one transaction. If the database refuses it, write each item in its own transaction; items
+    refused then are logged and skipped. Errors other than REFUSED propagate."""
     try:
         with transaction.atomic():
             write(batch)

@@ -5,12 +5,13 @@ from django.utils import timezone
 
 
 class Cluster(models.Model):
-    """A cluster: an engine with nodes. `engine`: the name of a kind in engines.kinds; `scheduler`: one that it
-    offers; `settings`: the settings for engines.registry.open_engine.
+    """A cluster: an engine with nodes. `engine` names a kind in engines.kinds, `scheduler` one that it offers, and
+    `settings` are those for engines.registry.open_engine. `credentials` is encrypted
+    (controlplane.clusters.credentials).
 
-    `credentials` is encrypted (controlplane.clusters.credentials) and never shown. A cluster whose engine needs a
-    preflight check is `checking` until the result, then `attached` or `refused`; `checks` is the result: [{"name",
-    "outcome": "ok" | "warning" | "failed", "message", "without_it"}]. The loop serves attached clusters only.
+    `state`: `checking` until the preflight's result, then `attached` or `refused`; without a preflight `attached`.
+    The loop serves attached clusters only. `checks`: that result, [{"name", "outcome": "ok" | "warning" | "failed",
+    "message", "without_it"}].
     """
 
     CHECKING, ATTACHED, REFUSED = "checking", "attached", "refused"
@@ -46,12 +47,12 @@ class Cluster(models.Model):
         return self.name
 
     def has_found(self, name: str) -> bool:
-        """Return whether the check `name` of the last preflight succeeded, for example "mpi_operator"."""
+        """Return whether the check `name` of the last preflight succeeded; False if there was no such check."""
         return any(check["name"] == name and check["outcome"] == "ok" for check in self.checks)
 
     def names_found(self, name: str) -> list[str]:
-        """Return the names that the check `name` of the last preflight found, for example the storage classes of the
-        cluster; [] if there was no such check."""
+        """Return the names that the check `name` of the last preflight found, such as storage classes; [] if there
+        was no such check."""
         return next((list(check.get("found", ())) for check in self.checks if check["name"] == name), [])
 
 
@@ -68,8 +69,8 @@ SPOT_LABELS = frozenset(
 
 
 class NodePool(models.Model):
-    """A named group of nodes that projects and jobs can request. `is_spot`: the provider may take its nodes away at
-    any time."""
+    """A named group of a cluster's nodes that projects and jobs can be restricted to. `is_spot`: the provider may
+    take its nodes away at any time."""
 
     cluster = models.ForeignKey(Cluster, models.CASCADE, related_name="pools")
     name = models.CharField(max_length=50)
@@ -110,27 +111,28 @@ class Node(models.Model):
 
     @property
     def is_open(self) -> bool:
-        """Return whether the node may get new pods once it is ready: cordoned neither in Trainyard nor in its
+        """Return whether the node may get new pods when it is ready: it is cordoned neither in Trainyard nor in its
         cluster."""
         return not (self.is_cordoned or self.is_closed)
 
     @property
     def is_spot(self) -> bool:
-        """Return whether the provider may take the node away at any time. Reads `pool`."""
+        """Return whether the provider may take the node away at any time, by its labels or its pool. Load `pool` with
+        the node to save a query."""
         has_label = any(self.labels.get(name) == value for name, value in SPOT_LABELS)
         return has_label or (self.pool is not None and self.pool.is_spot)
 
 
 class PresentDevices(models.Manager["Device"]):
-    """Selects the devices in the engine's current report."""
+    """Selects only the devices that the engine still reports."""
 
     def get_queryset(self) -> models.QuerySet["Device"]:
         return super().get_queryset().filter(is_present=True)
 
 
 class Device(models.Model):
-    """One GPU. Triggers on Allocation maintain `allocated_milli`, whose check constraint refuses to assign more
-    than the whole device."""
+    """One GPU of a node. Database triggers on Allocation maintain `allocated_milli` (milli-GPUs); its check
+    constraint refuses more than the whole device."""
 
     node = models.ForeignKey(Node, models.CASCADE, related_name="devices")
     index = models.PositiveSmallIntegerField()

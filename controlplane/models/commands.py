@@ -8,27 +8,25 @@ from django.utils import timezone
 
 
 class CommandQuerySet(models.QuerySet["Command"]):
-    """Filters of commands, and their cancellation."""
-
     def about(self, subject_kind: str, subject_id: object) -> "CommandQuerySet":
-        """Return the commands of one subject."""
+        """Return the commands that concern one object, for example ("project", its name)."""
         return self.filter(subject_kind=subject_kind, subject_id=str(subject_id))
 
     def unfinished(self) -> "CommandQuerySet":
-        """Return the commands that wait for execution or are being executed."""
+        """Return the commands that are pending or claimed by a worker."""
         return self.filter(state__in=Command.UNFINISHED)
 
     def claimed_by(self, token: str) -> "CommandQuerySet":
-        """Return the commands that this token has claimed, also if the claim has expired and no other took it."""
+        """Return the commands that this claim token holds, even if the claim has expired, as long as no other took
+        them."""
         return self.filter(state=Command.CLAIMED, claim_token=token)
 
     def of_kinds(self, kinds: Iterable[str]) -> "CommandQuerySet":
-        """Return the commands of these kinds."""
         return self.filter(kind__in=list(kinds))
 
     def create_unless_unfinished(self, kind: str, subject_kind: str, subject_id: str) -> None:
-        """Create a command, unless one of this kind is unfinished for the subject. Deletes the finished ones, of which
-        only the newest matters."""
+        """Create a command, unless the subject has an unfinished one of this kind. Deletes the subject's finished
+        ones of this kind."""
         with transaction.atomic():
             commands = self.of_kinds([kind]).about(subject_kind, subject_id)
             if not commands.unfinished().exists():
@@ -36,14 +34,14 @@ class CommandQuerySet(models.QuerySet["Command"]):
                 self.create(kind=kind, subject_kind=subject_kind, subject_id=subject_id)
 
     def cancel(self) -> int:
-        """Cancel the unfinished commands; return how many there were. A handler that is running raises Cancelled at
-        its next progress report, at the latest after the next renewal of its claim."""
+        """Cancel the unfinished commands; return how many. A running handler gets Cancelled from its CommandRun
+        within seconds."""
         return self.unfinished().update(state=Command.CANCELLED, finished_at=timezone.now())
 
 
 class Command(models.Model):
-    """One effect outside the database. `kind` names its handler (controlplane.commands.registry); the subject is
-    the object that it concerns. A handler may run more than once for one command."""
+    """One effect outside the database. `kind` names its handler (controlplane.commands.registry); `subject_kind` and
+    `subject_id` name the object it concerns. A handler may run more than once for one command."""
 
     # The control plane's own kinds.
     CHECK_CLUSTER, FORGET_PROJECT = "check_cluster", "forget_project"

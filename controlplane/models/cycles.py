@@ -5,7 +5,8 @@ from django.utils import timezone
 
 
 class Cycle(models.Model):
-    """A pass with decisions: its counts and durations. Passes without a decision leave no row."""
+    """One pass of the loop with decisions: how many, and the milliseconds of each step. A pass without decisions
+    leaves no row."""
 
     cluster = models.ForeignKey("controlplane.Cluster", models.CASCADE, related_name="cycles")
     at = models.DateTimeField(default=timezone.now, db_index=True)

@@ -11,10 +11,9 @@ SYSTEM = "system"
 
 
 class CounterManager(models.Manager["Counter"]):
-    """Draws the next numbers of counters."""
-
     def advance(self, name: str, by: int) -> int:
-        """Add `by` to a counter and return its new value. Locks its row until the transaction ends."""
+        """Add `by` to a counter and return its new value. Locks the counter's row until the transaction ends, so call
+        it last."""
         table = connection.ops.quote_name(self.model._meta.db_table)
         with connection.cursor() as cursor:
             cursor.execute(
@@ -25,11 +24,9 @@ class CounterManager(models.Manager["Counter"]):
 
 
 class Counter(models.Model):
-    """A named counter of this installation.
-
-    `event` and `submission` only grow. They are updated last in a transaction, so that the order of numbers
-    is the order of commits. `installation` is drawn once (controlplane.clusters.credentials).
-    """
+    """A named counter of this installation. `event` and `submission` number events and jobs: they only grow and are
+    advanced last in a transaction, so that numbers follow the order of commits. `installation` is a random id, drawn
+    once."""
 
     name = models.CharField(max_length=32, primary_key=True)
     value = models.BigIntegerField(default=0)
@@ -42,8 +39,8 @@ class EventManager(models.Manager["Event"]):
     that is committed later."""
 
     def append(self, events: Iterable["Event | None"]) -> int:
-        """Write events, except None, with the next numbers and return the last number. Must be the last call in a
-        transaction: it locks the counter until the commit, which keeps numbers in commit order."""
+        """Write events, ignoring None, with the next numbers; return the newest event's number. Call it last in a
+        transaction: it locks the counter until the commit, so that numbers follow the order of commits."""
         written = [event for event in events if event is not None]
         if not written:
             return self.last_seq()
@@ -65,7 +62,7 @@ class EventManager(models.Manager["Event"]):
 
 
 class Event(models.Model):
-    """Something that happened, with a kind in the past tense: `job.submitted`, `node.cordoned`,
+    """Something that happened. `seq`: its number; `kind`: past tense, such as `job.submitted` or
     `telemetry.sampled`."""
 
     seq = models.BigIntegerField(primary_key=True)

@@ -5,8 +5,8 @@ from django.utils import timezone
 
 
 class IdempotencyRecord(models.Model):
-    """The first response to (user, key). `body_digest` distinguishes a repeat from a different request with the
-    same key."""
+    """The first response to a user's request with this Idempotency-Key; a repeat of that request gets it again.
+    `body_digest` shows whether a later request with the key is such a repeat."""
 
     user = models.ForeignKey("controlplane.User", models.CASCADE)
     key = models.CharField(max_length=255)

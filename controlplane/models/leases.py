@@ -5,7 +5,8 @@ from django.utils import timezone
 
 
 class Lease(models.Model):
-    """A claim with a token and an expiry by the database's clock. See controlplane/loop/claims.py."""
+    """The right of one process to do some work alone until `expires_at`, by the database's clock. `token`: the
+    holder's, "" when free. See controlplane/loop/claims.py."""
 
     name = models.CharField(max_length=50, primary_key=True)
     token = models.CharField(max_length=32, blank=True, default="")

@@ -27,11 +27,12 @@ Rows: TypeAlias = QuerySet[AnyModel, tuple[Any, ...]]
 
 
 def prepared(build: Callable[Arguments, QuerySet[Any, Row]]) -> Callable[Arguments, list[Row]]:
-    """Decorator: return a function that takes the arguments of `build` and returns the rows of its query.
+    """Decorator: return a function that takes the arguments of `build` and returns the rows of its query, compiled
+    once per connection.
 
-    `build` is called once per connection, with a placeholder for each argument. It may use a placeholder only as the
-    right side of a filter; the rest of its query must not vary. Pass integers, strings, datetimes or UUIDs, by
-    position; another number of arguments, or one by name, raises TypeError.
+    `build` is called with a placeholder for each argument, which it may use only as the right side of a filter;
+    nothing else in its query may depend on the arguments. Callers pass integers, strings, datetimes or UUIDs, by
+    position only; anything else raises TypeError.
     """
     count = build.__code__.co_argcount
 
@@ -77,7 +78,7 @@ class _Prepared:
 
 
 class _Compiler(SQLCompiler):
-    """A compiler that keeps the SQL of its query, and inserts `arguments` at each execution."""
+    """A compiler that keeps its query's SQL and inserts the current `arguments` at each execution."""
 
     compiled: tuple[str, Sequence[Any]] | None = None
     converters: dict[int, Any] | None = None

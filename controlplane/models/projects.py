@@ -23,23 +23,23 @@ class Share(models.Model):
 
     @property
     def weight_milli(self) -> int:
-        """Return the over-quota weight, by default the quota."""
+        """Return the over-quota weight in thousandths; without one of its own, the quota."""
         return self.gpu_quota_milli if self.over_quota_weight_milli is None else self.over_quota_weight_milli
 
     def share_values(self) -> dict[str, Any]:
-        """Return the values of SHARE_COLUMNS by column."""
+        """Return quota, weight, limit and priority by column name (SHARE_COLUMNS)."""
         return {column: getattr(self, column) for column in SHARE_COLUMNS}
 
 
 class Department(Share):
-    """A group of projects with quota, limit and weight of its own."""
+    """A group of projects, with a quota, limit and weight for all of them together."""
 
     name = models.CharField(max_length=50, unique=True)
     created_at = models.DateTimeField(default=timezone.now)
 
 
 class Project(Share):
-    """A team with a quota on one cluster. `palette_index` fixes its colour on all pages."""
+    """A team with a GPU quota on one cluster. `palette_index`: its colour in charts."""
 
     name = models.CharField(max_length=50, unique=True)
     description = models.CharField(max_length=500, blank=True, default="")

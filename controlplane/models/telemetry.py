@@ -4,9 +4,9 @@ from django.db import models
 
 
 class Sample(models.Model):
-    """A metric of one subject over one time span. `step_seconds` 0: a change point, whose value holds from
-    `at` until the subject's next change point; allocation is stored so, because it must be exact over any
-    range."""
+    """A metric of one subject over `step_seconds` from `at`: `minimum`, `maximum`, and `total` of `count`
+    measurements. `step_seconds` 0: a change point, whose value holds until the subject's next one; allocation is
+    stored so, because it must be exact over any range."""
 
     metric = models.CharField(max_length=32)
     # The kind of subject: cluster, project, node, device or job.
