@@ -14,11 +14,9 @@ _DETAILS = "details"
 
 
 def seen_event(row: Mapping[str, Any], sees: Sees, project: str | None) -> dict[str, Any]:
-    """Return the fields of an event of `project` (None: of no project) as a reader of that project may see them.
-    `sees`: the projects whose jobs the reader may see (None: all); names of other jobs are hidden.
-
-    Every event that leaves the process must pass this function.
-    """
+    """Return an event of `project` (None: of no project) with the fields and texts that a reader may see. `sees`:
+    projects whose jobs the reader may see (None: all); names of other jobs are hidden. Apply it to every event before
+    it leaves the process."""
     shown = {name: row[name] for name in _SHOWN if name in row}
     data = row.get("data") or {}
     allowed = sees if sees is None or project is None else sees | {project}

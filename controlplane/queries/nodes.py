@@ -11,8 +11,8 @@ from controlplane.notation import decimal
 
 
 def cluster_rows(clusters: Sequence[Cluster], *, is_admin: bool) -> list[dict[str, Any]]:
-    """Return clusters in REST form with their node and GPU counts, in two queries. Connection settings and checks
-    are included for admins only, credentials never."""
+    """Return clusters as REST objects with their node and GPU counts; two queries. Settings and check results are
+    included only if `is_admin`, credentials never."""
     ids = [cluster.pk for cluster in clusters]
     counted = Node.objects.filter(cluster_id__in=ids).values("cluster_id")
     counts = counted.annotate(
@@ -36,8 +36,8 @@ def cluster_rows(clusters: Sequence[Cluster], *, is_admin: bool) -> list[dict[st
 
 
 def node_rows(nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """Return nodes in REST form with their devices, in one query for all devices. The caller loads `cluster` and
-    `pool` with the nodes."""
+    """Return nodes as REST objects with their devices; one query. Load `cluster` and `pool` with the nodes
+    (select_related)."""
     devices: dict[int, list[Device]] = defaultdict(list)
     for device in Device.objects.filter(node__in=[node.pk for node in nodes]).order_by("index"):
         devices[device.node_id].append(device)
@@ -109,6 +109,6 @@ def _shape_device(device: Device) -> dict[str, Any]:
 
 
 def known_mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that are known, None if none is."""
+    """Return the mean of the values that are not None; None if there are none."""
     measured = [value for value in values if value is not None]
     return sum(measured) / len(measured) if measured else None

@@ -12,30 +12,30 @@ from controlplane.notation import decimal
 
 
 def project_rows(projects: Sequence[Project]) -> list[dict[str, Any]]:
-    """Return projects in REST form, with members and status. The caller loads `cluster` and `department` with the
-    projects (select_related)."""
+    """Return projects as REST objects, with members and status; the number of queries does not depend on their
+    number. Load `cluster` and `department` with them (select_related)."""
     ids = [project.pk for project in projects]
     members, standings = _members(ids), project_statuses(ids)
     return [_shape(project, members[project.pk], standings.get(project.pk, {})) for project in projects]
 
 
 def project_detail(project: Project) -> dict[str, Any]:
-    """Return one project in REST form."""
+    """Return one project as a REST object, with members and status."""
     return project_rows([project])[0]
 
 
 def namespace_of(project: Project) -> str:
-    """Return the name of a project's namespace, whether or not its cluster has namespaces."""
+    """Return the name that the project's namespace has, or would have on a cluster with namespaces."""
     return namespace_prefix(project.cluster.settings) + project.name
 
 
 def namespace_prefix(settings: Mapping[str, Any]) -> str:
-    """Return the prefix of the namespaces of a cluster with these settings."""
+    """Return the prefix of namespaces in a cluster with these settings, NAMESPACE_PREFIX by default."""
     return str(settings.get("namespace_prefix", NAMESPACE_PREFIX))
 
 
 def department_rows(departments: Sequence[Department]) -> list[dict[str, Any]]:
-    """Return departments in REST form, with the names of their projects; one query."""
+    """Return departments as REST objects with the names of their projects; one query."""
     names: dict[int, list[str]] = defaultdict(list)
     below = Project.objects.filter(department__in=[department.pk for department in departments])
     for department_id, name in below.order_by("name").values_list("department_id", "name"):
