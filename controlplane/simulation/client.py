@@ -22,11 +22,12 @@ GRACE_SECONDS = 20.0
 
 
 class SimulationFailed(Exception):
-    """The process ended, failed, or took too long; the message states which."""
+    """The simulating process ended, failed, took too long or was closed; the message states which."""
 
 
 class Simulator:
-    """One simulating process. Questions from several threads are answered one after another."""
+    """A separate process that computes simulations, started at the first question. Thread-safe; questions are
+    answered one after another."""
 
     def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
         self._grace_seconds = grace_seconds
@@ -36,12 +37,10 @@ class Simulator:
         self._child: tuple[subprocess.Popen[bytes], Connection] | None = None
 
     def ask(self, question: str, *arguments: Any, budget_seconds: float) -> Any:
-        """Return the answer of the function `question` in `simulation.questions`, which may compute for
-        `budget_seconds` and gets `arguments`.
-
-        Raise SimulationFailed if it fails, or if no answer comes soon after the budget; the process is then replaced
-        for the next question unless it has answered.
-        """
+        """Return the result of the function `question` in `simulation.questions`, called with `arguments`; it may
+        compute for `budget_seconds`. Blocks while other threads' questions are answered. Raise SimulationFailed if it
+        fails, or if no answer comes within `grace_seconds` after the budget; the next question then starts a new
+        process."""
         closed = self._closed
         with self._lock:
             if closed != self._closed:
@@ -57,7 +56,8 @@ class Simulator:
         return value
 
     def close(self) -> None:
-        """End the process; questions in progress fail. Safe to repeat. A later question starts a new process."""
+        """End the process. Questions in progress raise SimulationFailed; a later question starts a new process. Safe
+        to repeat."""
         self._closed += 1
         child = self._child
         if child is not None:

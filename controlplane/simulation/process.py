@@ -18,7 +18,7 @@ NICENESS = 10
 
 
 def main(handle: int) -> None:
-    """Answer questions until the connection closes. `handle`: its file descriptor."""
+    """Answer the parent's questions until it closes the connection. `handle`: the connection's file descriptor."""
     os.nice(NICENESS)
     with Connection(handle) as parent:
         while True:

@@ -17,8 +17,8 @@ IsOver = Callable[[], bool]
 
 
 class Outlook(NamedTuple):
-    """`ways`: the changes that would start a job, as `suggest` returns them. `ranges`: the start ranges of queued
-    jobs by id, as `start_ranges` returns them; None if these were not requested."""
+    """`ways`: changes that would each start the job, as `suggest` returns them. `ranges`: the start range of each
+    queued job by job id, as `start_ranges` returns them; None if they were not requested."""
 
     ways: list[dict[str, Any]]
     ranges: dict[str, StartRange | None] | None
@@ -27,29 +27,29 @@ class Outlook(NamedTuple):
 def outlook(
     is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRunTimes | None, has_ranges: bool
 ) -> Outlook:
-    """Return the changes that would start a queued job and, with `has_ranges`, when each queued job is expected to
-    start. `learned`: run times of jobs that declare none."""
+    """Return the changes that would start the queued job `job_id` and, with `has_ranges`, when each queued job is
+    expected to start. `learned`: run times for jobs that declare none."""
     ways = suggest(view, job_id, is_over)
     return Outlook(ways, start_ranges(view, is_over, learned) if has_ranges else None)
 
 
 def foresee(is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRunTimes | None) -> Prospect:
-    """Return what the next cycles will do with a queued job: where and when it starts, and which jobs stop first.
-    `learned`: run times of jobs that declare none."""
+    """Return when and where the queued job `job_id` starts if nothing else is submitted, and which jobs stop for it
+    first. `learned`: run times for jobs that declare none."""
     return prospect(view, job_id, is_over, learned)
 
 
 def compare(is_over: IsOver, view: ClusterView, project: ProjectView, run_times: RunTimes | None) -> WhatIf:
-    """Return how shares, waits and preemptions would change if the project of this name were as `project`.
-    `run_times`: as for `scheduling.course.Course`."""
+    """Return how shares, waits and preemptions would change if the project named `project.name` had the values of
+    `project`. `run_times`: as for `scheduling.course.Course`."""
     return what_if(view, project, is_over, run_times)
 
 
 def compare_recorded(
     is_over: IsOver, view: ClusterView, until: int, jobs: Sequence[RecordedJob], project: ProjectView
 ) -> WhatIf:
-    """Return how shares, waits and preemptions of recorded jobs between `view.now` and `until` (Unix seconds) would
-    have differed if the project of this name had been as `project`. `view` has no jobs."""
+    """Return how shares, waits and preemptions of recorded jobs, from `view.now` to `until` (Unix seconds), would
+    differ if the project named `project.name` had had the values of `project`. `view` must have no jobs."""
     return recorded_what_if(view, until, jobs, project, is_over)
 
 
