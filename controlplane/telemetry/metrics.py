@@ -35,7 +35,7 @@ Key: TypeAlias = tuple[str, str, str]  # metric, by, subject
 
 @dataclass(slots=True)
 class Aggregate:
-    """Minimum, maximum, sum and count of a gauge over a span."""
+    """Minimum, maximum, sum and count of a metric's measurements over a time span."""
 
     minimum: float
     maximum: float
@@ -43,14 +43,14 @@ class Aggregate:
     count: int = 1
 
     def add(self, other: "Aggregate") -> None:
-        """Merge the aggregate of the same gauge over another time span into this one."""
+        """Merge `other`, the same metric over another span, into this one."""
         self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
         self.total, self.count = self.total + other.total, self.count + other.count
 
 
 def joined(rows: Iterable[Any], step_seconds: int) -> dict[tuple[Key, datetime], Aggregate]:
-    """Combine samples of a finer step into one aggregate per subject and step of `step_seconds`. Rows are
-    objects with the columns of Sample."""
+    """Combine samples into one aggregate per metric, subject and step of `step_seconds`, by (key, start of the step).
+    `rows`: objects with the columns of Sample."""
     aggregates: dict[tuple[Key, datetime], Aggregate] = {}
     for row in rows:
         key = (row.metric, row.by, row.subject), floor(row.at, step_seconds)
@@ -63,6 +63,6 @@ def joined(rows: Iterable[Any], step_seconds: int) -> dict[tuple[Key, datetime],
 
 
 def floor(at: datetime, step_seconds: int) -> datetime:
-    """Return the start of the step of `step_seconds` that contains `at`."""
+    """Return the start of the step of `step_seconds` that contains `at`; steps are counted from the Unix epoch."""
     stamp = int(at.timestamp())
     return datetime.fromtimestamp(stamp - stamp % step_seconds, UTC)

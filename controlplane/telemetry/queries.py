@@ -36,7 +36,7 @@ POINTS_MOST = 400
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value of a series over the span that begins at `at`; with `step_seconds` 0, from `at` on until the
+    """Values of a series over the span that begins at `at`; in a series with `step_seconds` 0, its value until the
     next point."""
 
     at: datetime
@@ -47,14 +47,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One subject's series. `step_seconds` 0: a step function with exact points."""
+    """The series of one subject. `step_seconds` 0: a step function with exact points; else the length of each span."""
 
     subject: str
     step_seconds: int
     points: tuple[Point, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the series in the form of the API."""
+        """Return the series as a REST object."""
         points = [asdict(point) for point in self.points]
         return {"subject": self.subject, "step_seconds": self.step_seconds, "points": points}
 
@@ -67,13 +67,11 @@ def series(
     end: datetime,
     step_seconds: int | None = None,
 ) -> list[Series]:
-    """Return the series of each subject that has values in start..end, sorted by subject. `subjects` None:
-    all.
+    """Return the series of each subject that has values in start..end, sorted by subject. `subjects` None: all.
 
-    A `step_seconds` that would give more than 400 points is raised; None chooses one. Allocation without a
-    step is an exact step function that begins with the value at `start`, unless it changed more than 400
-    times. The caller checks access to the subjects. Raise ValueError for an unknown metric or subject kind,
-    or end <= start.
+    `step_seconds` None chooses a step; one that would give more than 400 points is raised. Allocation without a step
+    is an exact step function that begins with the value at `start`, unless it changed more than 400 times. The caller
+    checks access to the subjects. Raise ValueError for an unknown metric or subject kind, or if end <= start.
     """
     if metric not in (*METRICS, *STEPWISE) or by not in SUBJECTS or end <= start:
         raise ValueError("unknown metric or subject kind, or an empty range")
@@ -90,8 +88,8 @@ def series(
 
 
 def gpu_hours(start: datetime, end: datetime, project_ids: Collection[int] | None) -> dict[int, float]:
-    """Return, by user id, the GPU hours that the user's jobs held in start..end, in these projects (None: all,
-    including deleted ones). At both ends it is accurate to the step in which the range is stored."""
+    """Return, by user id, the GPU-hours that the user's jobs held in start..end. `project_ids`: count these projects
+    only (None: all, also deleted ones). Both ends are accurate to the step of the stored samples."""
     step = _stored_step(_fitting_step(start, end, None))
     rows = Sample.objects.filter(
         metric=GPU_SECONDS, by=MEMBER, step_seconds=step, at__gt=start - timedelta(seconds=step), at__lt=end
@@ -105,8 +103,9 @@ def gpu_hours(start: datetime, end: datetime, project_ids: Collection[int] | Non
 
 
 def queue_waits(start: datetime, end: datetime, spans: int) -> tuple[int, dict[datetime, Aggregate]]:
-    """Return the queue waits of jobs that started in start..end, over all clusters, in about `spans` spans:
-    (length of a span in seconds, waits in seconds by the start of their span)."""
+    """Return (length of a span in seconds, waits in seconds by the start of their span) of the jobs that started in
+    start..end on all clusters. `spans`: about how many spans to divide the range into; spans without starts are
+    absent."""
     stored = _fitting_step(start, end, None)
     step = stored * max(1, -(-int((end - start).total_seconds()) // (stored * spans)))
     rows = _rows(QUEUE_WAIT, "cluster", None, start, end, _stored_step(stored))
@@ -149,8 +148,8 @@ def _rows(
 
 
 def _fitting_step(start: datetime, end: datetime, asked: int | None) -> int:
-    """Return the smallest step that is at least `asked`, gives at most POINTS_MOST points and is still stored
-    for `start`; beyond the coarsest stored step a multiple of it."""
+    """Return the smallest step in seconds that is at least `asked`, gives at most POINTS_MOST points, and is still
+    stored for `start`. Beyond the coarsest stored step, a multiple of it."""
     least = max((end - start).total_seconds() / (POINTS_MOST - 1), asked or 0)
     age = timezone.now() - start
     for step in STEPS:
@@ -161,14 +160,14 @@ def _fitting_step(start: datetime, end: datetime, asked: int | None) -> int:
 
 
 def _stored_step(step: int) -> int:
-    """Return the coarsest stored step that fits into `step`; a finer one would only take longer to read."""
+    """Return the coarsest stored step of at most `step` seconds; a finer one would only take longer to read."""
     return max(stored for stored in STEPS if stored <= step)
 
 
 def _changes(
     metric: str, by: str, subjects: Sequence[str] | None, start: datetime, end: datetime
 ) -> dict[str, list[tuple[datetime, float]]]:
-    """Return each subject's change points in start..end, preceded by its value at `start`."""
+    """Return each subject's change points in start..end, after a first one with its value at `start`."""
     points = Sample.objects.filter(metric=metric, by=by, step_seconds=CHANGE_POINT)
     if subjects is not None:
         points = points.filter(subject__in=subjects)
@@ -196,7 +195,8 @@ def _allocation(
 def _spans(
     changes: Sequence[tuple[datetime, float]], start: datetime, end: datetime, step: int
 ) -> Iterable[Point]:
-    """Yield a step function as spans of `step` seconds, with minimum, maximum and time-weighted mean."""
+    """Yield a step function as spans of `step` seconds, with minimum, maximum and time-weighted mean. `changes`:
+    (time, value) in order, from `start` on."""
     pieces = [(at, after, value) for (at, value), (after, _) in pairwise([*changes, (end, 0.0)])]
     index, at = 0, start
     while at < end:

@@ -27,7 +27,8 @@ _ticks_cleared_to = 0
 
 
 def roll_up(now: datetime) -> None:
-    """Combine fine samples into coarser ones and delete expired rows. Safe to repeat at any moment."""
+    """Combine fine samples into coarser ones, and delete expired samples, events, cycles, commands, responses and
+    sessions. A call does a bounded amount of work; later calls do the rest. Safe to repeat."""
     for fine, coarse in pairwise(STEPS):
         _join(fine, coarse, now)
     for step in STEPS:
@@ -41,8 +42,8 @@ def roll_up(now: datetime) -> None:
 
 
 def _join(fine: int, coarse: int, now: datetime) -> None:
-    """Combine samples of step `fine` into `coarse` ones. Begins at the newest coarse sample, because that
-    step may have been incomplete."""
+    """Combine samples of step `fine` into samples of step `coarse`, from the newest coarse one on, which may have
+    been incomplete."""
     newest = Sample.objects.filter(step_seconds=coarse).aggregate(at=Max("at"))["at"]
     start = newest or Sample.objects.filter(step_seconds=fine).aggregate(at=Min("at"))["at"]
     if start is None:
@@ -54,8 +55,8 @@ def _join(fine: int, coarse: int, now: datetime) -> None:
 
 
 def _clear_ticks(now: datetime) -> None:
-    """Delete old telemetry events, a batch per call. Continues after the last event number examined, because
-    events have no index by kind."""
+    """Delete old telemetry events, DELETE_MOST per call. Remembers the last number examined, because events have no
+    index by kind."""
     global _ticks_cleared_to
     old = Event.objects.filter(seq__gt=_ticks_cleared_to, at__lt=now - KEEP_TICKS).order_by("seq")
     batch = list(old.values_list("seq", "kind")[:DELETE_MOST])

@@ -12,11 +12,8 @@ VALUES = ["minimum", "maximum", "total", "count"]
 
 
 class Accumulator:
-    """Accumulates one cluster's gauges over the current step.
-
-    A subject that stays at 0 gets no row, so a missing row means 0. The gauges of the cluster itself always
-    get one, as proof that the collector ran.
-    """
+    """Accumulates one cluster's measurements over the current step. A subject that stays at 0 gets no row, so a
+    missing row means 0; the cluster's own metrics always get one, as proof that the collector ran."""
 
     def __init__(self) -> None:
         self._at: datetime | None = None
@@ -24,7 +21,7 @@ class Accumulator:
         self._shown: set[Key] = set()
 
     def add(self, key: Key, value: float) -> None:
-        """Add a measurement of one gauge in the current step."""
+        """Add a measurement to the current step."""
         aggregate = self._aggregates.get(key)
         if aggregate is None:
             self._aggregates[key] = Aggregate(value, value, value)
@@ -32,7 +29,7 @@ class Accumulator:
             aggregate.add(Aggregate(value, value, value))
 
     def turn(self, now: datetime) -> None:
-        """Begin the step that contains `now`, after writing the previous one if that is another."""
+        """Begin the step that contains `now`. If that is a new step, first write the previous one to the database."""
         at = floor(now, STEP_SECONDS)
         if self._at is not None and at != self._at:
             rows = {
@@ -48,7 +45,8 @@ class Accumulator:
 
 
 def write_samples(rows: Iterable[tuple[Key, datetime, Aggregate]]) -> None:
-    """Write rows of the finest step. If another process wrote rows for the same step, both are combined."""
+    """Write samples of the finest step: (key, start of the step, aggregate). What another process wrote for the same
+    step is merged in."""
     new = {(*key, at): aggregate for key, at, aggregate in rows}
     times = {at for *_, at in new}
     for known in Sample.objects.filter(step_seconds=STEP_SECONDS, at__in=times):
@@ -62,14 +60,14 @@ def write_samples(rows: Iterable[tuple[Key, datetime, Aggregate]]) -> None:
 
 
 def upsert(rows: Iterable[Sample]) -> None:
-    """Write samples, replacing those of the same span."""
+    """Insert samples; one with the same metric, subject, step and time is replaced."""
     Sample.objects.bulk_create(
         rows, batch_size=500, update_conflicts=True, unique_fields=UNIQUE, update_fields=VALUES
     )
 
 
 def rolled(rows: Iterable[Sample], step_seconds: int) -> Iterator[Sample]:
-    """Yield coarser samples that combine samples of a finer step."""
+    """Yield samples of `step_seconds` that combine finer ones."""
     for (key, at), aggregate in joined(rows, step_seconds).items():
         yield _row(key, step_seconds, at, aggregate)
 

@@ -23,7 +23,7 @@ DIGITS = 2
 
 
 def half_life_of(cluster: Cluster) -> timedelta:
-    """Return the half-life of past use on this cluster; 0: past use does not count."""
+    """Return the half-life of past use on this cluster, by default the server's setting; 0: past use does not count."""
     hours = cluster.usage_half_life_hours
     default: timedelta = settings.USAGE_HALF_LIFE
     return default if hours is None else timedelta(hours=hours)
@@ -32,11 +32,11 @@ def half_life_of(cluster: Cluster) -> timedelta:
 def decayed_usage(
     now: datetime, gpus: int, half_life: timedelta, projects: Collection[int]
 ) -> Mapping[int, float]:
-    """Return, by project id, the fraction of `gpus` GPUs that the project's jobs held recently; use one half-life ago
-    counts half. Projects without use are absent. `half_life` must not be 0.
+    """Return, by project id, the fraction (0 to 1) of `gpus` GPUs that the project's jobs held recently; use one
+    half-life ago counts half. Projects without use are absent. `half_life` must not be 0.
 
-    `projects`: the ids of all projects of the cluster that has these GPUs. The sum of all fractions is at most 1, even
-    if the cluster was larger before.
+    `projects`: the ids of all projects of the cluster that has these GPUs. The fractions add up to at most 1, even if
+    the cluster was larger before.
     """
     if not gpus:
         return {}
@@ -59,7 +59,7 @@ def decayed_usage(
 
 
 def _held(start: datetime, end: datetime) -> Mapping[int, float]:
-    """Return the GPU-seconds that each project held in the steps that begin in start..end, by project id."""
+    """Return, by project id, the GPU-seconds held in the steps that begin in start..end (`end` excluded)."""
     rows = Sample.objects.filter(
         metric=GPU_SECONDS, by=MEMBER, step_seconds=STEP_SECONDS, at__gte=start, at__lt=end
     )
@@ -70,8 +70,8 @@ def _held(start: datetime, end: datetime) -> Mapping[int, float]:
 
 
 class UsageCache:
-    """A cache of the recent usage of a cluster's projects, read again after RENEWED_EVERY and when GPUs or half-life
-    change."""
+    """The recent usage of one cluster's projects, read again after RENEWED_EVERY or if the number of GPUs or the
+    half-life changed."""
 
     def __init__(self) -> None:
         self._usage: Mapping[int, float] = {}
@@ -80,7 +80,7 @@ class UsageCache:
     def of(
         self, now: datetime, gpus: int, half_life: timedelta, projects: Collection[int]
     ) -> Mapping[int, float]:
-        """Return `decayed_usage`, cached; {} if the half-life is 0."""
+        """Return `decayed_usage` of these arguments, up to RENEWED_EVERY old; {} if the half-life is 0."""
         if not half_life:
             return {}
         is_kept = self._read is not None and self._read[1:] == (gpus, half_life)
