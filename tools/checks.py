@@ -88,8 +88,8 @@ def summary(ended: Sequence[Ended], seconds: float) -> str:
 
 
 def tally_of(text: str) -> Counter[str]:
-    """Return the counts of pytest's closing line, even if a thread logged something after it; empty without
-    such a line."""
+    """Return the counts of pytest's closing line, such as {"passed": 80}, even if other lines follow; empty
+    without such a line."""
     lines = [line for line in text.splitlines() if CLOSING_LINE.search(line)]
     return Counter({word: int(number) for number, word in TALLY.findall(lines[-1])}) if lines else Counter()
 
@@ -121,7 +121,7 @@ class _Running:
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def end(self) -> Ended:
-        """Show the output of a check that has ended."""
+        """Reap a check's process, remove its state directory, print its output and return the result."""
         seconds, before = time.monotonic() - self.began, _cpu_seconds()
         code = self.process.wait()
         cpu_seconds = _cpu_seconds() - before
@@ -134,8 +134,8 @@ class _Running:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Context manager in which SIGINT and SIGTERM raise KeyboardInterrupt. In the background of a script SIGINT
-    would be ignored, also by all children."""
+    """Context manager in which SIGINT and SIGTERM raise KeyboardInterrupt. Without it, a script's background
+    process and all its children would ignore SIGINT."""
     before = [
         (number, signal.signal(number, signal.default_int_handler))
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -161,7 +161,7 @@ def _side_by_side(waiting: list[Check], at_once: int) -> Iterator[Ended]:
 
 
 def _next(waiting: Sequence[Check], running: Sequence[_Running]) -> Check | None:
-    """Return the first waiting check that does not wait for a check that has yet to end, None if there is none."""
+    """Return the first waiting check whose `after` has ended; None if there is none."""
     awaited = {check.name for check in waiting} | {one.check.name for one in running}
     return next((check for check in waiting if check.after not in awaited), None)
 

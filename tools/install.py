@@ -100,8 +100,8 @@ def _install(dev: bool) -> None:
 
 
 def _once(step: str, inputs: list[str], output: Path, work: Callable[[], None]) -> None:
-    """Run `work` and write the step's stamp, unless the stamp shows that it ran here with the same `inputs` (files)
-    and `output` exists."""
+    """Run `work` and write the step's stamp. Does nothing if the stamp shows that it ran here with the same
+    `inputs` (files) and `output` exists."""
     stamp = VENV / "stamps" / step
     key = _key(inputs)
     if output.exists() and stamp.exists() and stamp.read_text() == key:
@@ -147,8 +147,8 @@ def _install_packages(lock: str) -> None:
 
 
 def _uv() -> Path:
-    """Return the path of the machine's uv, or of the pinned one, installed from the package index into its
-    own environment."""
+    """Return the path of the machine's uv or, without one, of the pinned uv, which is installed into an
+    environment of its own. Raises InstallError if Python lacks ensurepip."""
     found = shutil.which("uv")
     if found and subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0:
         return Path(found)
@@ -190,7 +190,8 @@ def _npm_ci(*more: str) -> None:
 
 
 def copy_browser_files(modules: Path) -> None:
-    """Fill static/vendor with the files that npm fetched; the container image's build runs only this."""
+    """Replace static/vendor by the browser libraries in `modules`, npm's directory. The container image's build
+    calls only this."""
     shutil.rmtree(VENDOR, ignore_errors=True)
     for source, target in BROWSER_FILES.items():
         (VENDOR / target).parent.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ def main(minutes: float) -> int:
 
 
 def submit(running: servers.ControlPlane, name: str, gpus: int, seconds: float) -> None:
-    """Submit a job of team-d that replays a recorded run."""
+    """Submit a job of team-d with `gpus` GPUs that replays a recorded run over `seconds`."""
     work = {"image": "replay", "env": {"DURATION_SECONDS": str(round(seconds))}}
     body = {"name": name, "kind": "train", "gpus": gpus, **work}
     status, answer = running.call("POST", "/api/v1/projects/team-d/jobs", body)
@@ -56,7 +56,7 @@ def submit(running: servers.ControlPlane, name: str, gpus: int, seconds: float) 
 
 
 def take(browser: str, url: str) -> None:
-    """Sign in and save the page as on a large screen."""
+    """Sign in to the control plane at `url` with the browser and save a picture of the overview as TARGET."""
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])

@@ -82,8 +82,8 @@ def _job_row(field: Field) -> str:
 
 
 def _type_words(schema: dict[str, Any]) -> str:
-    """Return the type with its limits, for example "integer, 1 to 100". "null" is left out, because the default column
-    shows it."""
+    """Return the type in a JSON schema with its limits, for example "integer, 1 to 100". Leaves out "null", which
+    the default column shows."""
     kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
     kind = next(one for one in kinds if one != "null")
     if "maximum" in schema:
@@ -93,7 +93,7 @@ def _type_words(schema: dict[str, Any]) -> str:
 
 
 def cluster_role(rules: Iterable[rbac.Rule] = rbac.NEEDED) -> str:
-    """Return the rules, as YAML, of one of the chart's ClusterRoles: what the engine requires."""
+    """Return, as YAML for the chart, the rules of a ClusterRole; by default those that the engine needs."""
     lines = ["# Written by `make reference` from controlplane/engines/kubernetes/rbac.py: edit that."]
     for rule in rules:
         condition = CONDITIONS.get(rule.when)

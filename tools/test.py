@@ -137,7 +137,7 @@ def of_other_folders() -> Check:
 
 
 def recorded(check: Check, records: Path) -> Check:
-    """Return the same check, recording the queries of its tests."""
+    """Return the check with options that record its tests' queries, in a file in the directory `records`."""
     return replace(
         check, arguments=[*check.arguments, *STATEMENTS, f"--record-statements={record_of(check, records)}"]
     )
@@ -149,8 +149,8 @@ def record_of(check: Check, records: Path) -> Path:
 
 
 def migrated_postgres(stack: ExitStack) -> str:
-    """Start our own PostgreSQL server, which runs as long as the stack, and migrate its database. Return its URL, "" if
-    the machine has no server."""
+    """Start a PostgreSQL server, which runs until the stack is closed, and migrate its database. Return the URL
+    of that, "" if PostgreSQL is not installed."""
     if servers.postgres_home() is None:
         print("Tests on PostgreSQL are skipped: there is no server here (apt-get install postgresql).")
         return ""
@@ -160,7 +160,8 @@ def migrated_postgres(stack: ExitStack) -> str:
 
 
 def on_postgres(url: str, ready: Mapping[str, str], records: Path) -> Iterator[Check]:
-    """Yield the checks on PostgreSQL, none if `url` is empty. Each check gets its own copy of the migrated database."""
+    """Yield the checks on PostgreSQL, none if `url` is empty. Each gets its own copy of the migrated database at
+    `url`. `ready`: environment variables of all; `records`: the directory of the recorded queries."""
     twice = [
         replace(
             check,
@@ -176,7 +177,8 @@ def on_postgres(url: str, ready: Mapping[str, str], records: Path) -> Iterator[C
 
 
 def _copied(url: str, template: str, name: str) -> str:
-    """Create a database as a copy of another on the server of this URL; return the URL of the new one."""
+    """Create the database `name` as a copy of `template` on the server of this URL; return the URL of the new
+    one."""
     home, address = servers.postgres_home(), url.rpartition("/")[0]
     assert home is not None
     maintenance = f"--maintenance-db={address}/postgres"

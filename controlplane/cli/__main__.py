@@ -59,7 +59,8 @@ def run(argv: list[str]) -> int:
 
 
 def execute(command: registry.Command, words: list[str], trailing: list[str] | None) -> int:
-    """Parse a command's words and run it. `trailing`: the words after `--`, None without one."""
+    """Parse a command's `words` and run it; return the exit code. `trailing`: the words after `--`, None without
+    one. Raises CliError if the words are wrong or the command fails."""
     module = load(command)
     parser = build_parser(command)
     if trailing is not None and not command.takes_command:
@@ -77,7 +78,7 @@ def execute(command: registry.Command, words: list[str], trailing: list[str] | N
 
 
 def load(command: registry.Command) -> ModuleType:
-    """Return the module that contains the function of a command."""
+    """Import and return the module that contains a command's function."""
     return importlib.import_module(f"controlplane.cli.commands.{command.target.partition(':')[0]}")
 
 

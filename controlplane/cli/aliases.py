@@ -107,8 +107,8 @@ def _renamed_command(words: list[str]) -> list[str]:
 
 
 def _own_nouns(words: list[str]) -> list[str]:
-    """Put the verb before the noun, and the noun in the singular or plural that the command uses: `jobs list`
-    becomes `list jobs`."""
+    """Put the verb before the noun, in the singular or plural that the command uses: `jobs list` becomes `list
+    jobs`. Returns other words unchanged."""
     from controlplane.cli.registry import COMMANDS
 
     if len(words) < 2:

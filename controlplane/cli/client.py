@@ -42,8 +42,8 @@ class Response:
 
 
 class Client:
-    """A connection to one server. `sleep` waits between retries; `say` prints a line when a request has to
-    wait long."""
+    """A connection to one server. `sleep`: waits between retries; `say`: prints a line when a request has to wait
+    long. Not thread-safe."""
 
     def __init__(
         self,
@@ -69,33 +69,34 @@ class Client:
         self.close()
 
     def allow(self, seconds: float) -> None:
-        """Set how many seconds to wait for each response from now on."""
+        """Set how many seconds to wait for each response from now on; closes the present connection."""
         # The open connection has the earlier limit.
         self.close()
         self._timeout = seconds
 
     def get(self, path: str, query: Query | None = None) -> Any:
-        """Send a GET and return the response's JSON."""
+        """Send a GET and return the response's JSON. Raises as `request`."""
         return self.request("GET", path, query=query).body
 
     def post(self, path: str, body: object = None, query: Query | None = None, key: str | None = None) -> Any:
-        """Send a POST and return the response's JSON. `key` replaces the generated Idempotency-Key."""
+        """Send a POST and return the response's JSON. `key`: the Idempotency-Key, None to generate one. Raises as
+        `request`."""
         return self.request("POST", path, body={} if body is None else body, query=query, key=key).body
 
     def patch(self, path: str, body: object, etag: str | None = None, query: Query | None = None) -> Any:
-        """Send a PATCH and return the response's JSON; with `etag`, it is refused (412) if the object has
-        changed."""
+        """Send a PATCH and return the response's JSON. `etag`: of the object as it was read; if the object has
+        changed since, the server refuses with 412. Raises as `request`."""
         return self.request(
             "PATCH", path, body=body, query=query, extra={"If-Match": etag} if etag else {}
         ).body
 
     def delete(self, path: str, query: Query | None = None) -> Any:
-        """Send a DELETE and return the response's JSON, None if there is none."""
+        """Send a DELETE and return the response's JSON, None if it has no body."""
         return self.request("DELETE", path, query=query).body
 
     def pages(self, path: str, query: Query, limit: int) -> dict[str, Any]:
-        """Read the pages of a list up to `limit` rows. Return the last page with all rows in `results`; `next` is
-        None if no rows follow it."""
+        """Read the pages of a list up to `limit` rows. Return the last page with all rows in `results`; its
+        `next` is None if the server has no more rows. Raises as `request`."""
         # 500 is the largest page that the server gives.
         page: dict[str, Any] = self.get(path, {**query, "limit": min(limit, 500)})
         results: list[Any] = list(page["results"])
@@ -124,8 +125,8 @@ class Client:
         return self._attempts(method, self._target(path, query), payload, headers)
 
     def upload(self, path: str, pieces: Callable[[], Iterator[bytes]], size: int, media: str) -> Any:
-        """PUT a body of `size` bytes and content type `media`; return the response's JSON. `pieces` is called again
-        for each retry."""
+        """PUT a body of `size` bytes and content type `media`; return the response's JSON. `pieces`: called again
+        for each retry. Raises as `request`."""
         headers = self._headers("PUT", {"Content-Type": media, "Content-Length": str(size)}, None)
         return self._attempts("PUT", self._target(path, None), pieces, headers).body
 
@@ -136,9 +137,9 @@ class Client:
         extra: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> Iterator[bytes]:
-        """Yield the body of a GET in pieces as they arrive. Raises ApiError for a status of 400 or more, CliError if
-        the server cannot be reached or sends nothing for `timeout` seconds. Uses a connection of its own, which is
-        closed with the iterator."""
+        """Yield the body of a GET in pieces as they arrive. `extra`: more headers. Raises ApiError for a status
+        of 400 or more, CliError if the server cannot be reached or sends nothing for `timeout` seconds. Uses a
+        connection of its own, which is closed with the iterator."""
         connection = open_connection(self._parts, timeout)
         try:
             headers = {**self._headers("GET", extra or {}, None), "Accept": "text/event-stream"}
@@ -211,8 +212,8 @@ class Client:
     def _announce(
         self, response: Response, seconds: float, attempt: int, *, is_busy: bool, is_first: bool
     ) -> None:
-        """Print why a request waits `seconds` before it is repeated: once while the server is busy, else before each
-        long pause."""
+        """Print why a request waits `seconds` before it is repeated: while the server is busy only if `is_first`,
+        else before each long pause. `attempt`: the number of the request that was refused."""
         detail = response.body.get("detail", "") if isinstance(response.body, dict) else ""
         if is_busy and is_first:
             self._say(f"{detail} Waiting; it continues by itself.")

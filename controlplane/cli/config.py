@@ -99,23 +99,23 @@ class Config:
 
     @property
     def project(self) -> str:
-        """Return the default project, "" if there is none."""
+        """Return the default project: TRAINYARD_PROJECT, else the context's; "" if there is none."""
         return self._environ.get("TRAINYARD_PROJECT") or self.context.get("project", "")
 
     def update_context(self, name: str, changes: Context) -> None:
-        """Set the keys of `changes` in context `name`, creating it if missing, make it the current one and write the
-        file."""
+        """Set the keys of `changes` in the context `name`, which is created if missing. Make it the current one,
+        and write the file."""
         self._merge(name, changes)
         self.file["current"] = name
         self.save()
 
     def choose_project(self, name: str) -> None:
-        """Store the default project of the server in use, without changing the current context."""
+        """Store the default project of the server in use, and write the file. The current context stays."""
         self._merge(self.context_name, {"url": self.url, "project": name})
         self.save()
 
     def forget_token(self) -> None:
-        """Remove the stored token of the context in use."""
+        """Remove the token of the context in use from the file."""
         self.file["contexts"].get(self.context_name, {}).pop("token", None)
         self.save()
 

@@ -21,13 +21,14 @@ def require_yes(args: Namespace, lost: str, command: str) -> None:
 
 
 def add_preview(parser: Parser, shows: str) -> None:
-    """Declare the options of commands that ask on a terminal: `--dry-run`, which `shows` describes, and `--yes`."""
+    """Declare the options of commands that ask on a terminal: `--yes`, and `--dry-run`. `shows`: what the latter
+    shows, for its help."""
     parser.add_argument("--dry-run", action="store_true", help=f"{shows}, change nothing; same exit code")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
 
 
 def confirm_name(name: str, question: str, done: str) -> None:
-    """Ask `question` on standard error, to be answered by typing `name`. Raises CliError for any other answer.
+    """Ask `question` on standard error; the user confirms by typing `name`. Raises CliError for any other answer.
     `done`: what the command does, as a participle for the message."""
     print(f"{question} ({name}): ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != name:

@@ -72,20 +72,20 @@ class Binding:
             return ""
 
     def remember(self, dataset: str) -> None:
-        """Store to which dataset the directory belongs."""
+        """Store on this machine to which dataset (by id) the directory belongs."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         document = {"id": dataset, "directory": str(self.directory)}
         (self._folder / "dataset.json").write_text(json.dumps(document))
 
     def index(self, dataset: str) -> Path:
-        """Return the path of the directory's stat index for that dataset."""
+        """Return the path of the directory's stat index for a dataset, by id; the file may not exist."""
         return self._folder / f"{dataset}.index"
 
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Context manager that suspends the garbage collector: a sync makes a tuple for every file and no cycles,
-    and would spend a tenth of its time on collections."""
+    """Context manager that suspends Python's garbage collector: a sync makes a tuple for every file and no
+    cycles, and would spend a tenth of its time on collections."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -132,13 +132,12 @@ def _read(
     adopt: str,
     listing: Listing | None = None,
 ) -> Synced:
-    """Read the files of the directory and send the contents that the server lacks. Raises CliError if files could
-    not be read or sent.
+    """Read the directory's files and send the contents that the server lacks. Raises CliError if files could not
+    be read or sent.
 
-    `index`: the stat index, None to read every file; `newest`: the manifest hash of the newest version, "" for none.
-    `listing`: the files; None walks the directory. `adopt`: how large files become contents of a lake on this
-    machine (datasets.storage.files.Sharing).
-    """
+    `index`: the stat index, None to read every file; `newest`: the manifest hash of the newest version, "" for
+    none. `listing`: the files; None walks the directory. `adopt`: how large files become contents of a lake on
+    this machine (datasets.storage.files.Sharing)."""
     sink = sink_of_server(session.config.url, session.client.authorization(), dataset["id"])
     meter = Meter("sending")
     say = Announcer(meter, session.output.aside)
@@ -262,8 +261,8 @@ def _write_tree(session: Session, path: str, manifest: Manifest, root: bytes) ->
 
 
 def make_directories(root: bytes, directories: Iterable[bytes]) -> None:
-    """Create directories below `root`. Raises CliError if a link is in their path, which could lead out of
-    it."""
+    """Create directories below `root`; existing ones are kept. Raises CliError if a link is in their path, since
+    it could lead out of `root`."""
     os.makedirs(root, exist_ok=True)
     made = {b""}
     for directory in directories:
@@ -374,25 +373,26 @@ def _hash(path: bytes) -> bytes:
 
 
 def fetch(session: Session, path: str) -> bytes:
-    """Return the body of a GET as bytes. Raises as `Client.open`."""
+    """Return the body of a GET as bytes. Raises ApiError and CliError as `Client.open`."""
     with open_stream(session, path) as answer:
         return answer.read()
 
 
 def open_stream(session: Session, path: str) -> http.client.HTTPResponse:
-    """Return the response to a GET for bytes, to be read in pieces. Raises as `Client.open`."""
+    """Return the response to a GET for bytes, to be read in pieces. Raises ApiError and CliError as
+    `Client.open`."""
     return session.client.open(path, BYTES_TYPE)
 
 
 class Meter:
-    """A progress line on standard error, only on a terminal."""
+    """A progress line on standard error; prints nothing unless that is a terminal."""
 
     def __init__(self, verb: str) -> None:
         self._verb, self._start, self._last = verb, time.monotonic(), 0.0
         self._is_shown = sys.stderr.isatty()
 
     def report(self, progress: Progress) -> bool:
-        """Show the progress. Return True, so that the sync continues."""
+        """Show the progress, at most every REPORT_SECONDS. Return True, which means that the sync continues."""
         now = time.monotonic()
         is_last = progress.files_done == progress.files
         if self._is_shown and (is_last or now - self._last > REPORT_SECONDS):
@@ -408,7 +408,7 @@ class Meter:
         return True
 
     def end(self) -> None:
-        """End the progress line."""
+        """End the progress line, if one is shown, so that other text begins on a new line."""
         if self._last:
             print(file=sys.stderr)
             self._last = 0.0

@@ -49,7 +49,7 @@ _CODES_BY_STATUS = {
 
 
 class CliError(Exception):
-    """Ends the command with `exit_code`. `message` is printed to stderr, `hint` on a separate line."""
+    """Ends the command with `exit_code`. `message` and, on a separate line, `hint` are printed to standard error."""
 
     def __init__(self, message: str, exit_code: int = FAILED, hint: str = "") -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ def require_changes(changes: object, command: str) -> None:
 
 
 def error_lines(error: CliError) -> list[str]:
-    """Return the lines to print on standard error."""
+    """Return the lines with which an error is printed: message and hint."""
     lines = [*error.message.split("\n"), *([f"  {error.hint}"] if error.hint else [])]
     return [line if line.startswith("  ") else f"yard: {line}" for line in lines]
 
@@ -86,7 +86,8 @@ def exit_code_of(status: int) -> int:
 
 
 def _message(status: int, problem: dict[str, object]) -> str:
-    """Return the server's error message and code, and each refused field on a separate line."""
+    """Return the message and code of the problem+json document `problem`, and each refused field on a separate
+    line."""
     said = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
     code = f" ({problem['code']})" if problem.get("code") else ""
     errors = problem.get("errors")
@@ -105,5 +106,5 @@ def _field(pointer: object) -> str:
 
 
 def _hint(status: int, problem: dict[str, object]) -> str:
-    """Return the hint to run `yard login`, "" for other statuses and after a failed login."""
+    """Return the hint to run `yard login` for status 401; "" for other statuses and after a failed login."""
     return LOG_IN if status == 401 and problem.get("code") != "wrong_credentials" else ""

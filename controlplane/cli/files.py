@@ -10,7 +10,8 @@ from controlplane.cli.errors import USAGE, CliError
 
 
 def read_text(path: str) -> str:
-    """Return the text of a file. Raises CliError (2) if it cannot be read."""
+    """Return the text of a file, "-" for standard input. Raises CliError (2) if it cannot be read or is not
+    UTF-8."""
     try:
         if path == "-":
             return sys.stdin.read()
@@ -21,8 +22,8 @@ def read_text(path: str) -> str:
 
 
 def parse_yaml(text: str, what: str, hint: str) -> Any:
-    """Return the parsed YAML. Raises ValueError if it is invalid, CliError (2) if PyYAML is not installed: `what`
-    names the file's content in its message, `hint` is its hint."""
+    """Return the parsed YAML. Raises ValueError if it is invalid, and CliError (2) if PyYAML is not installed.
+    `what`, `hint`: the name of the content, and a hint, for the CliError's message."""
     try:
         import yaml
     except ImportError as error:

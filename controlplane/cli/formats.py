@@ -24,7 +24,7 @@ def duration(seconds: float | None) -> str:
 
 
 def age(moment: str | None) -> str:
-    """Return how long ago an RFC 3339 time was, as `duration` does; "" for None."""
+    """Return how long ago an RFC 3339 time was, in the form of `duration`; "" for None."""
     if not moment:
         return ""
     return duration(time.time() - datetime.fromisoformat(moment).timestamp())
@@ -82,14 +82,15 @@ def binary_size(count: int | None) -> str:
 
 
 def transferred(report: dict[str, Any]) -> str:
-    """Return how much of a dataset was read or copied: `40 of 1,200 files, 1.0 MB of 4.2 GB`."""
+    """Return how much of a dataset was read or copied: `40 of 1,200 files, 1.0 MB of 4.2 GB`. `report`: the
+    progress in REST form."""
     files, done = f"{report['files']:,} of {report['total_files']:,} files", size(report["bytes"])
     return f"{files}, {done} of {size(report['total_bytes'])}"
 
 
 def progress(report: dict[str, Any] | None, *, is_over: bool = False) -> str:
-    """Return a job's progress as one cell: `epoch 3, 40/100, eta 30s`, whichever are reported; without eta if
-    `is_over`."""
+    """Return a job's progress as one cell: `epoch 3, 40/100, eta 30s`, as far as reported; "" without a report.
+    `is_over`: leave out the remaining time."""
     if not report:
         return ""
     parts = []

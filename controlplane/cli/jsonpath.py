@@ -52,7 +52,8 @@ def values(path: str, document: Any) -> list[Any]:
 
 
 def _tokens(template: str) -> Iterator[tuple[bool, str]]:
-    """Yield (whether it was in braces, text) for each part of the template."""
+    """Yield (whether it was in braces, text) for each part of the template. Raises CliError for an unmatched
+    brace."""
     end = 0
     for match in _BRACES.finditer(template):
         yield False, template[end : match.start()]
@@ -81,7 +82,8 @@ def _rendered(tokens: list[tuple[bool, str]], document: Any) -> tuple[str, list[
 
 
 def _repeated(path: str, block: list[tuple[bool, str]], document: Any) -> tuple[str, list[tuple[bool, str]]]:
-    """Return the block once for each value of `path`, and the tokens after its {end}."""
+    """Return the text of the block for each value of `path`, joined, and the tokens after the block's {end}.
+    Raises CliError without an {end}."""
     # Rendered without a value first, only to find the end of the block: there may be no values.
     left = _rendered(block, None)[1]
     if not left:

@@ -61,7 +61,7 @@ def _parsed(text: str, path: str) -> Entry:
 
 
 def _dumped(config: Entry) -> str:
-    """Return the config as JSON, which every YAML parser reads; dates become text again."""
+    """Return the config as JSON, which every YAML parser reads. Dates, which YAML parsed, become text again."""
     return json.dumps(config, default=str)
 
 

@@ -26,7 +26,7 @@ FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out"})
 
 
 def job_id(session: Session, name: str) -> str:
-    """Return the id of the project's newest job with that name; an id is returned unchanged, without a request.
+    """Return the id of the project's newest job with that name. An id is returned unchanged, without a request.
     Raises CliError if no job has the name."""
     return name if is_id(name) else jobs_named(session, name, limit=1)[0]
 
@@ -79,8 +79,9 @@ def _rows_named(session: Session, name: str, limit: int) -> list[dict[str, Any]]
 
 
 def each_name(names: list[str], session: Session, act: Callable[[str], None]) -> int:
-    """Call `act` for each name, also after errors, which are printed; return the worst exit code. Raises the error
-    of a single name, and any error that would recur: unreachable server, timeout, wrong usage, missing login."""
+    """Call `act` for each name. The error of one name is printed and the next follows; return the highest exit
+    code. Raises the error of a single name, and any error that would recur for all: unreachable server, timeout,
+    wrong usage, missing login."""
     worst = DONE
     for name in names:
         try:

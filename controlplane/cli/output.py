@@ -39,7 +39,8 @@ class Output:
         return self.form not in ("table", "wide")
 
     def objects(self, page: dict[str, Any], columns: Sequence[Column]) -> None:
-        """Print a list in REST form: rows as a table, or the list object as data."""
+        """Print a list in REST form: its rows as a table with these columns or, for a data format, the whole
+        list."""
         if self.is_data:
             self.data(page)
         else:
@@ -53,7 +54,7 @@ class Output:
         write_table(self.stream, shown, rows, styled=self.is_coloured)
 
     def object(self, document: Any, summary: str) -> None:
-        """Print one object: the REST answer as data, else `summary`."""
+        """Print one object: for a data format the REST answer `document`, else `summary` unless it is ""."""
         if self.is_data:
             self.data(document)
         elif summary:
@@ -71,7 +72,7 @@ class Output:
             self.stream.write(as_json(document, indent=None if self.is_line_per_answer else 2) + "\n")
 
     def line(self, text: str) -> None:
-        """Print a line of text."""
+        """Print text to standard output; control characters are escaped."""
         self.stream.write("\n".join(map(terminal.visible, text.split("\n"))) + "\n")
 
     def say(self, text: str) -> None:
@@ -87,7 +88,8 @@ class Output:
         )
 
     def status(self, text: str) -> None:
-        """Show a line on standard error that replaces the previous one; "" removes it. Only on a terminal."""
+        """Show a line on standard error in place of the previous one; "" removes it. Does nothing unless standard
+        error is a terminal."""
         if self._stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=self._stderr, flush=True)
 
@@ -103,7 +105,8 @@ class Output:
 
 
 def as_json(document: Any, indent: int | None = None) -> str:
-    """Return JSON text, with characters that a terminal would interpret escaped; on one line if `indent` is None."""
+    """Return JSON text in which characters that a terminal would interpret are escaped. `indent`: blanks per
+    level, None for one line."""
     import json
     import re
 

@@ -62,7 +62,8 @@ class Parser(argparse.ArgumentParser):
         return f"examples:\n{lines}\n{usage}" if lines else usage
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse the words. Ends with an error that suggests the nearest flag if a word is unknown."""
+        """Return the parsed words. Raises CliError for wrong words; for an unknown one it suggests the nearest
+        flag."""
         # Intermixed: options may stand between the positional arguments.
         parsed, unknown = self.parse_known_intermixed_args(list(words))
         if unknown:
@@ -75,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         return [flag for action in shown for flag in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
-        """End with exit code 2 and a hint to the help."""
+        """Raise CliError (2) with a hint to the command's help."""
         raise CliError(
             f"{self.prog.removeprefix('yard ')}: {message}",
             USAGE,
@@ -99,15 +100,15 @@ def given(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return the known word most similar to `word`, "" if none is similar."""
+    """Return the word of `known` that is most similar to `word`; "" if none is similar."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, known, n=1, cutoff=0.6)), "")
 
 
 def glue_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Turn `--args --lr=1` into `--args=--lr=1` for each of the `flags`: the word after such a flag is its value
-    even if it begins with a dash."""
+    """Return the words with `--args --lr=1` as `--args=--lr=1`, for each of `flags`: the word after such a flag
+    is its value even if it begins with a dash."""
     glued: list[str] = []
     for word in words:
         if glued and glued[-1] in flags:
@@ -118,8 +119,8 @@ def glue_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 
 def argument(parse: Callable[[str], Any], what: str) -> Callable[[str], Any]:
-    """Return an argument type from a function that raises ValueError; `what` completes the message "is not
-    ..."."""
+    """Return an argument type for argparse from `parse`, which raises ValueError for a wrong text; argparse then
+    shows "... is not `what`"."""
 
     def read(text: str) -> Any:
         try:

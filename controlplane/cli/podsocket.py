@@ -34,7 +34,8 @@ def outcome(payload: bytes) -> dict[str, Any] | None:
 
 
 def exit_code_of_close(closed: Closed, what: str) -> int:
-    """Return 0 for a normal close; raises CliError for any other. `what`: the subject of its message."""
+    """Return 0 if the websocket was closed normally. Raises CliError for any other close; `what`: the subject of
+    its message."""
     if closed.code in (NORMAL_CLOSURE, _NO_STATUS):
         return DONE
     raise CliError(f"{what} ended: {closed.reason or closed.code}", FAILED)

@@ -169,8 +169,8 @@ COMMANDS = {command.path: command for group in GROUPS for command in group.comma
 
 
 def resolve(words: list[str]) -> tuple[Command, list[str]] | None:
-    """Return the command with the longest name that begins the words, and the remaining words; None if there
-    is none."""
+    """Return the command whose words (two, else one) begin `words`, and the remaining words; None if there is
+    none."""
     for length in (2, 1):
         command = COMMANDS.get(" ".join(words[:length]))
         if command is not None and len(words) >= length:

@@ -26,13 +26,14 @@ class Session:
 
     @property
     def client(self) -> Client:
-        """Return the client for the configured server, with its token."""
+        """Return the session's client for the configured server and token, which is created on first use. Raises
+        CliError as `Config.context`."""
         if self._client is None:
             self._client = self.new_client()
         return self._client
 
     def new_client(self) -> Client:
-        """Return another client, for use in another thread."""
+        """Return another client for the same server, for use in another thread. The caller closes it."""
         from controlplane.cli.client import Client
 
         return Client(self.config.url, self.config.token, say=self.output.aside)
@@ -72,7 +73,7 @@ class Session:
 
 
 def start_session(args: argparse.Namespace) -> Session:
-    """Return the session for the common options."""
+    """Return the session for the parsed common options. Raises CliError for an unknown output format."""
     environ = dict(os.environ)
     output = standard_output(checked_format(args.output), environ)
     return Session(Config(environ, args.context), output, args.project)

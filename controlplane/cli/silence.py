@@ -19,7 +19,7 @@ LOOK_SECONDS, LOOK_PRINTING_SECONDS = 2.0, 10.0
 
 
 def state_sentence(job: dict[str, Any]) -> str:
-    """Return the job's state with its reason as one line."""
+    """Return a job's state and reason as one line. `job`: in REST form."""
     status = job["status"]
     state, reason = status["state"], (status.get("reason") or {}).get("message")
     verb = state.replace("_", " ") if state in FINAL_STATES else f"is {state}"
@@ -47,7 +47,7 @@ class SilenceReporter:
         threading.Thread(target=self._watch, name="silence", daemon=True).start()
 
     def note_line(self) -> None:
-        """Record that the log printed a line."""
+        """Record that the log printed a line, which begins a new period without a report."""
         with self._lock:
             self._last_line_at, self.has_printed, self._said = time.monotonic(), True, ""
 

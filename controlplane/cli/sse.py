@@ -71,8 +71,9 @@ def events(client: Client, path: str, query: Query, last_id: str = "") -> Iterat
 
 
 def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], None]) -> Iterator[Event]:
-    """Yield events across reconnects; each connection continues after the last event that had an id. Raises CliError
-    for a permanent error, and after MAX_BREAKS breaks in a row; `sleep` waits between them."""
+    """Yield events across reconnects; each connection continues after the last event that had an id. `sleep`:
+    waits between connections. Never ends by itself: raises CliError for a permanent error, and after MAX_BREAKS
+    breaks in a row."""
     breaks, last_id = 0, ""
     while True:
         failure: CliError | None = None
@@ -93,7 +94,7 @@ def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], N
 
 def patiently(look: Callable[[], T], sleep: Callable[[float], None]) -> T:
     """Return what `look` returns. Retries temporary errors for about a minute, for example while the server
-    restarts; then and for other errors raises the CliError."""
+    restarts; `sleep` waits in between. Raises the CliError of the last try, and any permanent one."""
     for attempt in range(1, MAX_BREAKS + 1):
         try:
             return look()
@@ -125,7 +126,7 @@ class ChangeListener:
         self._changed.clear()
 
     def close(self) -> None:
-        """Stop listening at the next event."""
+        """Stop listening; the connection ends with the next event."""
         self._closed.set()
 
     def _listen(self) -> None:

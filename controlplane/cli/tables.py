@@ -60,7 +60,8 @@ STATE = Column("STATE", lambda row: row["status"]["state"])
 
 
 def write_table(stream: TextIO, columns: Sequence[Column], rows: Sequence[Row], *, styled: bool) -> None:
-    """Write `rows` below headings. `styled`: for a terminal with colour."""
+    """Write the rows as a table below the columns' headings. `styled`: for a terminal with colour, drawn with
+    `rich` if it is installed."""
     cells = [[_cell_text(column.cell(row)) for column in columns] for row in rows]
     if styled and _write_rich(stream, columns, cells):
         return

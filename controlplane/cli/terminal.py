@@ -52,8 +52,8 @@ def _drop_colour(match: re.Match[str]) -> str:
 
 
 def _written_out(match: re.Match[str]) -> str:
-    """Return caret notation for C0 controls and DEL (`^[`), the code point for other characters (`<9b>`,
-    `<202e>`)."""
+    """Return the matched character as text: caret notation for C0 controls and DEL (`^[`), the code point for
+    others (`<9b>`, `<202e>`)."""
     code = ord(match.group())
     if code == 0x7F:
         return "^?"

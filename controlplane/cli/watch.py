@@ -17,8 +17,8 @@ _CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 
 def watch_command(function: Callable[[Namespace, Session], int], args: Namespace, session: Session) -> int:
-    """Show the output of `function` and, after every change in the control plane, again if it differs; ends with
-    exit code 0 at Ctrl-C."""
+    """Print the output of `function`, and again after every change in the control plane that changes it. Returns
+    0 at Ctrl-C."""
     shown: str | None = None
     session.output.is_line_per_answer = True
     look = partial(_captured, function, args, session)
@@ -51,8 +51,8 @@ def _captured(function: Callable[[Namespace, Session], int], args: Namespace, se
 
 
 def _show(text: str, output: Output) -> None:
-    """Show the text: on a terminal it replaces the previous one, cut to the window's height; into a pipe it
-    is appended."""
+    """Write the text: on a terminal it replaces the previous one and is cut to the window's height; into a pipe,
+    and as data, it is appended."""
     if output.is_terminal and not output.is_data:
         import shutil
 

@@ -29,7 +29,7 @@ class Frame(NamedTuple):
 
 
 class Closed(Exception):
-    """The other side closed, with code (1005: a close frame without one, 1006: no close frame) and reason."""
+    """The connection is closed: `code` (1005: a close frame without one, 1006: no close frame) and `reason`."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"closed with {code} {reason}".strip())
@@ -72,7 +72,8 @@ class FrameParser:
 
 
 def encode_frame(opcode: int, payload: bytes, mask: bytes) -> bytes:
-    """Return a final frame, masked as clients must; `mask`: four fresh random bytes."""
+    """Return a single frame with a whole message, masked as clients must. `opcode`: TEXT, BINARY, CLOSE, PING or
+    PONG; `mask`: four fresh random bytes."""
     size = len(payload)
     if size < 126:
         head = bytes([0x80 | opcode, 0x80 | size])
@@ -104,7 +105,7 @@ class WebSocket:
         return bool(self._ready) or bool(pending is not None and pending())
 
     def send(self, opcode: int, payload: bytes) -> None:
-        """Send one message in a single masked frame."""
+        """Send one message (`opcode`: TEXT or BINARY) in a single masked frame."""
         self._socket.sendall(encode_frame(opcode, payload, os.urandom(4)))
 
     def receive(self) -> list[tuple[int, bytes]]:
@@ -153,8 +154,9 @@ class WebSocket:
 
 
 def connect(url: str, path: str, headers: dict[str, str], timeout: float = 10.0) -> WebSocket:
-    """Open `path` on the server at `url`; `timeout` (seconds) limits the handshake only. Raises ApiError if the
-    server refuses, CliError if it cannot be reached or does not support websockets."""
+    """Open a websocket to `path` on the server at `url`, with these request headers. `timeout`: seconds for the
+    handshake, not for later reads. Raises ApiError if the server refuses, CliError if it cannot be reached or
+    does not support websockets."""
     parts = urlsplit(url)
     key = base64.b64encode(os.urandom(16)).decode()
     try:

@@ -92,7 +92,7 @@ class CannotBuild(Exception):
 
 
 def find(programs: Programs = CLUSTER) -> dict[str, Path]:
-    """Return the paths of the existing programs, by name."""
+    """Return the paths of those programs that exist, by name."""
     places = [Path(assets)] if (assets := os.environ.get("KUBEBUILDER_ASSETS")) else []
     places.append(programs.directory)
     found = {
@@ -103,8 +103,8 @@ def find(programs: Programs = CLUSTER) -> dict[str, Path]:
 
 
 def ready(say: Say = print, programs: Programs = CLUSTER) -> dict[str, Path]:
-    """Build missing programs; return every program's path by name. Raises CannotBuild if one is missing and Go is
-    missing too or its build fails. `say` gets lines about the progress."""
+    """Build missing programs; return the path of every program by name. `say`: gets lines about the progress.
+    Raises CannotBuild if a program is missing and Go is missing or its build fails."""
     if len(found := find(programs)) < len(programs.names):
         with _alone(programs.directory, say):
             _build(programs, say)
@@ -113,7 +113,7 @@ def ready(say: Say = print, programs: Programs = CLUSTER) -> dict[str, Path]:
 
 
 def cache_dir() -> Path:
-    """Return the cache directory for cluster programs."""
+    """Return the cache directory of the cluster's programs, which may not exist."""
     return CLUSTER.directory
 
 
@@ -166,8 +166,8 @@ def _go(programs: Programs) -> str:
 
 @contextmanager
 def _alone(place: Path, say: Say) -> Iterator[None]:
-    """Context manager that holds a lock, so that one process on this machine builds at a time; others wait and use
-    its result."""
+    """Context manager that holds a lock in the directory `place`, so that one process on this machine builds at a
+    time; others wait, after a line to `say`, and use its result."""
     place.mkdir(parents=True, exist_ok=True)
     with (place / ".lock").open("w") as lock:
         try:

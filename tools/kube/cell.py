@@ -157,7 +157,7 @@ def furnish_mounts(state_dir: Path, needed: list[Path]) -> None:
 
 
 def cgroup_of(state_dir: Path) -> str:
-    """Return the name of the control group of a cluster's containers, which is derived from its state directory."""
+    """Return the name of the control group of a cluster's containers; equal state directories give equal names."""
     return f"trainyard-kube-{hashlib.sha256(bytes(state_dir)).hexdigest()[:12]}"
 
 
@@ -173,10 +173,10 @@ def cgroup_dirs(name: str) -> list[Path]:
 
 
 def enter_cgroups(name: str) -> None:
-    """Create a control group in each hierarchy, enter it, and make it the root seen from here.
+    """Create the control group in each hierarchy, move this process into it, and make it the root as seen from
+    here.
 
-    All containers are then below it, wherever their runtime creates them, and can be found.
-    """
+    All containers are then below it, wherever their runtime creates them, and can be found."""
     for path in cgroup_dirs(name):
         path.mkdir(exist_ok=True)
         if (path / "cpuset.cpus").exists():  # version 1 has them empty, and lets nobody in until they are set
@@ -192,8 +192,8 @@ def enter_cgroups(name: str) -> None:
 
 
 def remove_cgroups(name: str) -> None:
-    """Remove the group and its subgroups. Their processes are dead or dying; the lock is released shortly
-    before."""
+    """Remove the group and its subgroups. Waits at most SECONDS_TO_DIE for each, since its processes may still be
+    dying."""
     for top in cgroup_dirs(name):
         for directory, _, _ in os.walk(top, topdown=False):
             deadline = time.monotonic() + SECONDS_TO_DIE

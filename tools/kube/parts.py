@@ -77,7 +77,7 @@ def parts(plan: Plan, network: Network, state_dir: Path) -> list[Part]:
 
 
 def write_files(plan: Plan, network: Network, state_dir: Path) -> None:
-    """Write the files that the processes read, except certificates and images."""
+    """Write the files that the processes read, except certificates and images, into `state_dir`."""
     (state_dir / "tokens.csv").write_text(f'{plan.token},admin,admin,"system:masters"\n')
     (state_dir / "kubeconfig").write_text(json.dumps(kubeconfig(plan.token, network, state_dir), indent=1))
     if plan.node:
@@ -90,7 +90,8 @@ def write_files(plan: Plan, network: Network, state_dir: Path) -> None:
 
 
 def kubeconfig(token: str, network: Network, state_dir: Path) -> dict[str, Any]:
-    """Return an admin's kubeconfig, as JSON data, which is valid YAML."""
+    """Return an admin's kubeconfig as JSON data, which is valid YAML. Reads the certificate authority in
+    `state_dir`."""
     authority = base64.b64encode((state_dir / "ca.crt").read_bytes()).decode()
     cluster = {"server": url(network), "certificate-authority-data": authority}
     return {

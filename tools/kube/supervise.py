@@ -44,8 +44,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def main() -> int:
-    """Run the outer process. Return 0, or CANNOT if this machine allows no cell: the last line of its log
-    gives the reason."""
+    """Run the outer process until SIGTERM. Return 0, or CANNOT if this machine allows no cell: the last line of
+    its log gives the reason."""
     state_dir = Path(sys.argv[1]).resolve()
     lock = take_lock(state_dir)
     plan = Plan(**json.loads((state_dir / "plan.json").read_text()))
@@ -86,8 +86,9 @@ def take_lock(state_dir: Path) -> int:
 
 
 def end(inner: int, network: Network | None, state_dir: Path) -> int:
-    """Kill the cell, whose first process is `inner`, and remove what the kernel does not. `network`: None if it was
-    not connected. Return the exit code of a cell that had ended by itself, else 0."""
+    """Kill the cell and remove what the kernel does not. `inner`: the cell's first process, 0 if none was
+    started; `network`: None if it was not connected. Return the exit code of a cell that had ended by itself,
+    else 0."""
     status = 0
     if inner:
         os.kill(inner, signal.SIGKILL)  # it is there until we have waited for it
@@ -100,7 +101,7 @@ def end(inner: int, network: Network | None, state_dir: Path) -> int:
 
 
 def _stop_signal() -> int:
-    """Return a descriptor that becomes readable on SIGTERM or SIGINT."""
+    """Install handlers for SIGTERM and SIGINT; return a descriptor that becomes readable when one arrives."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write)
@@ -194,7 +195,7 @@ class Keeper:
             self._alive[process.pid] = part
 
     def look(self) -> None:
-        """Reap ended processes; restart a part of the cluster after half a second."""
+        """Reap ended processes, and start parts of the cluster again half a second after their end."""
         now = time.monotonic()
         with contextlib.suppress(ChildProcessError):
             while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:

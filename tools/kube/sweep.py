@@ -28,8 +28,8 @@ def sweep() -> list[Path]:
 
 
 def is_dead(state_dir: Path) -> bool:
-    """Return whether no process of the cluster in this directory is left: they all hold its lock. A directory
-    without a lock counts as dead only after SECONDS_TO_BEGIN, since its cluster may be starting."""
+    """Return whether no process of the cluster in this directory is left: while one runs, the lock file is
+    locked. A directory without one counts as dead only after SECONDS_TO_BEGIN, since its cluster may be starting."""
     try:
         lock = os.open(state_dir / "lock", os.O_RDWR)
     except FileNotFoundError:
@@ -52,7 +52,6 @@ def _age_seconds(directory: Path) -> float:
 
 
 def remove(state_dir: Path) -> None:
-    """Remove a dead cluster's directory and control groups. Its processes, mounts and interfaces ended with
-    it."""
+    """Remove a dead cluster's directory and control groups; nothing else of it is left."""
     cell.remove_cgroups(cell.cgroup_of(state_dir))
     shutil.rmtree(state_dir, ignore_errors=True)

@@ -10,8 +10,8 @@ _WILD = re.compile(r"\*\*/|/\*\*|\*|\?|\[!?\]?[^\]]*\]|\\.|.", re.DOTALL)
 
 
 class Ignore:
-    """The patterns of one file. If several match a path, the last one decides; a file in an ignored directory
-    cannot be re-included."""
+    """The patterns of one .yardignore file. If several match a path, the last one decides. A file in an ignored
+    directory cannot be re-included."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._rules = [rule for line in lines if (rule := _rule(line)) is not None]
@@ -31,8 +31,8 @@ class Ignore:
         ]
 
     def leaves_out(self, path: str, *, is_folder: bool = False) -> bool:
-        """Return whether the patterns ignore this path itself; directories above it are not considered. `is_folder`:
-        it is a directory, which patterns with a trailing slash match too."""
+        """Return whether the patterns ignore this path itself; directories above it are not considered.
+        `is_folder`: the path is a directory, so that patterns with a trailing slash apply too."""
         for pattern, is_negated, only_folders in reversed(self._rules):
             if (is_folder or not only_folders) and pattern.fullmatch(path):
                 return not is_negated

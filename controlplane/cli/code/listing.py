@@ -33,8 +33,8 @@ class Listing:
 
 
 def list_files(root: str) -> Listing:
-    """Return the code files of a directory. Raises CliError (2) for a path that is not a directory, and for
-    file names that are not Unicode."""
+    """Return the code files of a directory. Raises CliError (2) for a path that is not a directory, file names
+    that are not Unicode and, without git, more than WALK_MOST files."""
     if not os.path.isdir(root):
         raise CliError(f"--code {root}: there is no such directory", USAGE)
     ignore = _ignore(root)
@@ -127,7 +127,8 @@ def _ignore(root: str) -> Ignore:
 
 
 def _walk(root: str, ignore: Ignore) -> Iterator[str]:
-    """Yield every file and link below a directory; skips ignored directories and follows no links."""
+    """Yield every file and link below a directory. Skips ignored directories and follows no links. Raises
+    CliError beyond WALK_MOST files."""
     count = 0
     for folder, folders, files in os.walk(root):
         below = os.path.relpath(folder, root).replace(os.sep, "/")

@@ -45,11 +45,10 @@ class Tree:
 
 
 def read_tree(listing: Listing, environ: dict[str, str]) -> Tree:
-    """Return the tree of a listing; hashes only changed files. Leaves out files deleted meanwhile. `environ`
-    determines the directory of the hash cache.
+    """Return the tree of a listing; hashes only changed files. Leaves out files deleted meanwhile. `environ`:
+    environment variables, which determine the directory of the hash cache.
 
-    Raises CliError (2) if there are no files or too many, and for links that lead out of the directory.
-    """
+    Raises CliError (2) if there are no files or too many, and for links that lead out of the directory."""
     if len(listing.paths) > FILES_MOST:
         message = f"{listing.root} has {len(listing.paths):,} files; at most {FILES_MOST:,} go with a job"
         raise CliError(
@@ -68,8 +67,8 @@ _HINT = f"name in {NAME} what the job does not need; data belongs into a dataset
 
 
 def largest_folders(sizes: dict[str, int], unit: str = "bytes") -> str:
-    """Return lines with the five directories (at most two levels) that contain most, largest first. `sizes`: by
-    path, in bytes, or each 1 with `unit` "files"."""
+    """Return lines with the five largest directories (at most two levels deep), largest first. `sizes`: bytes by
+    path; for `unit` "files" each value is 1."""
     totals: Counter[str] = Counter()
     for path, size in sizes.items():
         parts = path.split("/")[:-1][:2]

@@ -22,8 +22,9 @@ _TOO_LARGE = ("tree_too_large", "too_many", "too_many_files", "body_too_large")
 
 
 def bring_code(session: Session, root: str, environ: dict[str, str]) -> dict[str, str]:
-    """Upload the current tree of a directory and return the `code` field of a spec. Repeats it if files change
-    meanwhile. Raises CliError as `list_files` and `read_tree`, and if the server refuses the tree."""
+    """Upload the files of a directory that the server lacks; return the `code` field of a spec. Starts again, at
+    most TRIES times, if files change meanwhile. Raises CliError as `list_files` and `read_tree`, and if the
+    server refuses the tree."""
     root = os.path.abspath(os.path.expanduser(root))
     for attempt in range(1, TRIES + 1):
         listing = list_files(root)
@@ -73,7 +74,7 @@ def _upload(session: Session, tree: Tree, listing: Listing) -> list[Entry]:
 
 
 def listed(file: Entry) -> dict[str, object]:
-    """Return a file as REST does: {"path", "size", "hash", "executable"?} or {"path", "link"}."""
+    """Return a file in REST form: {"path", "size", "hash"}, also "executable" if it is, or {"path", "link"}."""
     if file.kind == LINK:
         return {"path": file.path, "link": file.target}
     shown: dict[str, object] = {"path": file.path, "size": file.size, "hash": file.sha256}

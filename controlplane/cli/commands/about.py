@@ -36,7 +36,7 @@ def help_arguments(parser: Parser) -> None:
 
 
 def help_(args: Namespace, session: Session) -> int:
-    """Print the overview, or one topic."""
+    """Print the overview of all commands, or the help of one topic."""
     session.output.stream.write(_topic(args.topic))
     return DONE
 
@@ -53,7 +53,7 @@ def overview() -> str:
 
 
 def aliases_text() -> str:
-    """Return every alias with its meaning."""
+    """Return a list of all aliases with their meanings."""
     from controlplane.cli.aliases import ALIASES
 
     width = max(len(alias.spelling) for alias in ALIASES)
@@ -62,7 +62,7 @@ def aliases_text() -> str:
 
 
 def exit_codes_text() -> str:
-    """Return the exit codes with their meanings."""
+    """Return a list of the exit codes with their meanings."""
     lines = (f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
     return (
         "Exit codes:\n\n"

@@ -38,7 +38,8 @@ def login_arguments(parser: Parser) -> None:
 
 
 def login(args: Namespace, session: Session) -> int:
-    """Obtain or read a token, check it, and store it in the config file, which only its owner can read."""
+    """Obtain or read a token, check it with the server, and store it in the config file, which only its owner can
+    read."""
     url = args.url.rstrip("/")
     token = _token(args, url, session)
     with Client(url, token) as client:
@@ -56,7 +57,7 @@ def logout_arguments(parser: Parser) -> None:
 
 
 def logout(args: Namespace, session: Session) -> int:
-    """Remove the stored token; on the server it stays valid until it is revoked."""
+    """Remove the stored token from the config file; on the server it stays valid until it is revoked."""
     session.config.forget_token()
     session.output.say(
         f"the token for {session.config.url} is removed from this machine; revoke it with: yard token revoke ID"
@@ -97,7 +98,7 @@ def _token(args: Namespace, url: str, session: Session) -> str:
 
 
 def _require_server(url: str) -> None:
-    """Raise CliError if no control plane answers, before asking for a password."""
+    """Raise CliError if no control plane answers at `url`; called before a password is asked for."""
     with Client(url, "", timeout=_FIRST_ANSWER_SECONDS) as client:
         try:
             client.get("whoami")
@@ -138,7 +139,8 @@ def _asked_secretly(prompt: str) -> str:
 
 
 def _no_answer(what: str) -> CliError:
-    """Return the error for Enter or Ctrl-D at a prompt; first ends the prompt's line."""
+    """Return the error for a prompt that was answered with nothing or Ctrl-D; first ends the prompt's line.
+    `what`: the requested value."""
     print(file=sys.stderr)
     return CliError(f"no {what} given, nothing was stored", USAGE)
 

@@ -68,8 +68,8 @@ def download_arguments(parser: Parser) -> None:
 
 
 def download(args: Namespace, session: Session) -> int:
-    """Write an artifact's files into a directory and verify each; repeating an interrupted download continues
-    it."""
+    """Write an artifact's files into a directory and verify each. Repeating an interrupted download continues it.
+    Raises CliError if the artifact is not stored."""
     from controlplane.cli.dataset_sync import fetch_tree
 
     found, target = kept_artifact(session, args.artifact), Path(args.directory)
@@ -92,7 +92,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete an artifact."""
+    """Delete an artifact; refused without --yes."""
     found = find_artifact(session, args.artifact)
     require_yes(args, f"{args.artifact} cannot be restored", f"yard artifact delete {args.artifact}")
     answer = session.client.delete(f"artifacts/{found['id']}")
@@ -101,8 +101,8 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def kept_artifact(session: Session, text: str) -> Row:
-    """Return the artifact JOB/NAME. If the job has ended but the artifact is still being stored, wait at most
-    KEEP_SECONDS for that; `status` says whether it is stored. Raises CliError as `find_artifact`."""
+    """Return the artifact JOB/NAME. If its job has ended but it is still being stored, wait for that, at most
+    KEEP_SECONDS; its `status` then says whether it is stored. Raises CliError as `find_artifact`."""
     found, waited = find_artifact(session, text), 0.0
     while found["status"]["state"] in _COMING and waited < KEEP_SECONDS:
         if not waited:

@@ -25,7 +25,7 @@ COUNT_SECONDS = 15
 
 
 def state_of(cluster: Row) -> str:
-    """Return the word for a cluster's condition, shown in the STATE column."""
+    """Return a cluster's state or, for an attached one that does not answer, `unreachable`."""
     status = cluster["status"]
     return "unreachable" if status["state"] == "attached" and not status["is_reachable"] else status["state"]
 
@@ -76,7 +76,7 @@ def cluster_view_arguments(parser: Parser) -> None:
 
 
 def cluster_view(args: Namespace, session: Session) -> int:
-    """Print the scheduler's input as JSON, for a bug report; `replay` repeats the decision."""
+    """Print the scheduler's input as JSON, for a bug report: `replay` repeats the scheduler's decision from it."""
     query = {"anonymous": True} if args.anonymous else {}
     session.output.line(json.dumps(session.client.get(f"{_path(args.name)}/view", query)))
     return DONE
@@ -98,7 +98,8 @@ def cluster_add_arguments(parser: Parser) -> None:
 
 
 def cluster_add(args: Namespace, session: Session) -> int:
-    """Attach a cluster and print the result of its check. Exit code 1 if it was refused."""
+    """Attach a cluster and print the result of its check. Exit code 1 if it was refused. Raises CliError if no
+    option says how to reach the cluster."""
     body = {"name": args.name, **_credentials(args), "settings": dict(args.set or [])}
     if len(body) == 2 and not args.engine:
         hint = "give --kubeconfig FILE or --in-cluster, or --engine KIND and its credentials"
@@ -148,7 +149,8 @@ def _half_life(text: str) -> _HalfLife:
 
 
 def cluster_edit(args: Namespace, session: Session) -> int:
-    """Apply changes; an attached cluster keeps its settings until the new ones pass the check."""
+    """Change a cluster and print the result of its check. An attached cluster keeps its settings until the new
+    ones pass. Exit code 1 if a check failed."""
     changes = _credentials(args)
     if args.scheduler:
         changes["scheduler"] = args.scheduler
@@ -181,7 +183,8 @@ def cluster_remove_arguments(parser: Parser) -> None:
 
 
 def cluster_remove(args: Namespace, session: Session) -> int:
-    """Detach a cluster and delete its credentials; refused while it has projects."""
+    """Detach a cluster and delete its credentials, after confirmation on a terminal. The server refuses it while
+    the cluster has projects."""
     cluster = session.get(_path(args.name))
     goes = f"its {cluster['nodes']} nodes leave the lists, its credentials are deleted; the cluster is not changed"
     if args.dry_run:
@@ -314,8 +317,8 @@ def _looked_at(session: Session, cluster: Row, timeout_seconds: float) -> Row:
 
 
 def _counted(session: Session, cluster: Row) -> Row:
-    """Return the cluster once its nodes were counted for the first time. If none appears in time, print that
-    and return it as it is."""
+    """Return the cluster once its nodes are counted for the first time. If none appears within COUNT_SECONDS,
+    print that and return the cluster as it is."""
     deadline = time.monotonic() + COUNT_SECONDS
     while _is_uncounted(cluster):
         if time.monotonic() > deadline:

@@ -97,7 +97,8 @@ def init_arguments(parser: Parser) -> None:
 
 
 def init(args: Namespace, session: Session) -> int:
-    """Create an empty dataset, and remember that the directory belongs to it."""
+    """Create an empty dataset, and store on this machine that the directory belongs to it. Raises CliError if
+    there is no such directory."""
     from controlplane.cli.dataset_sync import Binding
 
     if not os.path.isdir(args.directory):
@@ -131,7 +132,8 @@ def sync_arguments(parser: Parser) -> None:
 
 
 def sync(args: Namespace, session: Session) -> int:
-    """Create a version from a directory: reads only changed files and sends only what the server lacks."""
+    """Create a version from a directory; prints "nothing changed" if it equals the newest one. Reads only changed
+    files and sends only what the server lacks."""
     from datasets.ingest.listing import Listing
 
     # Begun before the other imports and the requests, which then cost no time.
@@ -219,7 +221,7 @@ def files_arguments(parser: Parser) -> None:
 
 
 def files(args: Namespace, session: Session) -> int:
-    """List a directory of a version."""
+    """List a directory of a version, at most --limit entries."""
     version = find_version(session, args.version)
     rows: list[Row] = []
     page: Row = {"has_more": True}
@@ -250,7 +252,7 @@ def diff_arguments(parser: Parser) -> None:
 
 
 def diff(args: Namespace, session: Session) -> int:
-    """Show the differences between two versions."""
+    """Print the files that were added, removed or changed between two versions."""
     dataset = find_dataset(session, args.name)
     before, after = (_version(session, dataset, name) for name in (args.before, args.after))
     found = session.get(f"versions/{after['id']}/diff", before=before["number"], limit=min(args.limit, 1000))
@@ -276,7 +278,7 @@ def clone_arguments(parser: Parser) -> None:
 
 
 def clone(args: Namespace, session: Session) -> int:
-    """Write a version's files into a directory; repeating an interrupted clone continues it."""
+    """Write a version's files into a directory. Repeating an interrupted clone continues it."""
     from controlplane.cli.dataset_sync import Binding, fetch_version
 
     version, target = find_version(session, args.version), Path(args.directory)
@@ -322,8 +324,8 @@ def verify(args: Namespace, session: Session) -> int:
 
 
 def _spans(sizes: list[int]) -> list[tuple[int, int]]:
-    """Return (first index, count) of consecutive files, each span to be verified with one request. `sizes`: of all
-    files, in bytes."""
+    """Return (first index, count) of consecutive files, each to be verified by one request. `sizes`: the sizes of
+    all files in bytes."""
     spans: list[tuple[int, int]] = []
     start = size = 0
     for place, one in enumerate(sizes):
@@ -342,7 +344,8 @@ def tag_arguments(parser: Parser) -> None:
 
 
 def tag(args: Namespace, session: Session) -> int:
-    """Create a tag for a version or move it there, or with --remove delete it."""
+    """Create a tag for a version or move it there, or with --remove delete it. Raises CliError for a subset,
+    which has no tags."""
     name, number, subset = named(args.version)
     if subset:
         raise CliError(f"{args.version!r} names a subset; only versions have tags", USAGE)
@@ -364,7 +367,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete a dataset with all its versions."""
+    """Delete a dataset with all its versions; refused without --yes."""
     dataset = find_dataset(session, args.name)
     lost = f"{args.name} has {dataset['latest']} versions; all of them would be deleted"
     require_yes(args, lost, f"yard dataset delete {args.name}")

@@ -164,7 +164,7 @@ def _shell_line() -> str:
 
 
 def _settled(session: Session, expected: Expected, seconds: float) -> ScenarioState:
-    """Return the cluster's state once it is as expected and no job changes its state, or after `seconds`."""
+    """Return the state once it is as expected and no job changes its state, or else the state after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         standing = _state_now(session)

@@ -39,7 +39,7 @@ def doctor_arguments(parser: Parser) -> None:
 
 
 def doctor(args: Namespace, session: Session) -> int:
-    """Print every finding; exit with the code of the first failed check."""
+    """Run all checks and print their findings. Exit with the code of the first failed check, 0 if none failed."""
     findings = list(_findings(session))
     rows = [{"check": each.check, "result": each.result, "detail": each.detail} for each in findings]
     session.output.objects({"results": rows, "next": None, "previous": None}, CHECK_COLUMNS)
@@ -100,7 +100,7 @@ def _project(session: Session) -> Finding:
 
 
 def _clusters(session: Session) -> Finding:
-    """Return the problems of the clusters; only admins can see check results."""
+    """Return a finding about all clusters together; a warning if one has problems or none is attached."""
     clusters = session.client.pages("clusters", {}, 500)["results"]
     troubles = [trouble for cluster in clusters if (trouble := _trouble(cluster))]
     if troubles:

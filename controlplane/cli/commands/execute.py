@@ -32,7 +32,8 @@ def exec_arguments(parser: Parser) -> None:
 
 
 def exec_(args: Namespace, session: Session) -> int:
-    """Run a command in a pod; exit with its exit code, 127 if the pod has no such program."""
+    """Run a command in a pod; return its exit code, 127 if the pod has no such program. Raises CliError without a
+    command."""
     if not args.trailing:
         raise CliError(
             "exec: give the command after --",
@@ -77,7 +78,7 @@ def _exchange(socket: WebSocket, has_input: bool) -> int:
 
 
 def _forward_input(socket: WebSocket) -> bool:
-    """Send a piece of our input; return False at its end."""
+    """Send a piece of our standard input to the command; return False at its end, which is sent too."""
     piece = os.read(sys.stdin.fileno(), 65_536)
     if piece:
         socket.send(BINARY, piece)
@@ -87,8 +88,8 @@ def _forward_input(socket: WebSocket) -> bool:
 
 
 def _show_output(socket: WebSocket) -> int | None:
-    """Write the command's output unchanged. Return its exit code once it has ended (1 if it has none), None
-    before."""
+    """Write the received output unchanged to standard output and standard error. Return the command's exit code
+    once it has ended (1 if it has none), None before."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
             # The first byte names the stream like a file descriptor: 1 or 2.

@@ -36,7 +36,8 @@ def port_forward_arguments(parser: Parser) -> None:
 
 
 def port_forward(args: Namespace, session: Session) -> int:
-    """Forward until Ctrl-C. Each local connection gets its own connection to the job."""
+    """Forward a local port until Ctrl-C. Each local connection gets its own connection to the job. Raises
+    CliError if the job does not declare the port or cannot be reached at the start."""
     local, port = args.ports
     job = find_job(session, args.name)
     declared = [one["port"] for one in job.get("ports") or []]

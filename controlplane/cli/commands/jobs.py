@@ -28,12 +28,13 @@ def reason_text(row: Row) -> str:
 
 
 def nodes_text(row: Row) -> str:
-    """Return the nodes that hold the job's pods."""
+    """Return the names of the nodes that hold the job's pods, sorted and separated by commas."""
     return ", ".join(sorted({pod["node"] for pod in status_of(row).get("pods") or [] if pod.get("node")}))
 
 
 def requested_gpus(row: Row) -> str:
-    """Return the GPUs that the job holds over all pods, else those it requests; or the requested GPU memory."""
+    """Return the GPUs of all the job's workers as text: of those that it has, else of those that it requests. For
+    a request of GPU memory, that of a pod."""
     if row.get("gpus") is None:
         return formats.mebibytes(row.get("gpu_memory_mib"))
     return formats.gpus(float(row["gpus"]) * (status_of(row).get("workers") or row.get("workers") or 1))
@@ -192,7 +193,7 @@ def stop_arguments(parser: Parser) -> None:
 
 
 def stop(args: Namespace, session: Session) -> int:
-    """Stop each job; its record is kept."""
+    """Stop each named job; its record is kept."""
     return _each(args, session, "stop")
 
 
@@ -208,7 +209,7 @@ def suspend_arguments(parser: Parser) -> None:
 
 
 def suspend(args: Namespace, session: Session) -> int:
-    """Suspend each job: it releases its GPUs until it is resumed."""
+    """Suspend each named job: it releases its GPUs until it is resumed. With --wait, wait until it is suspended."""
     body = {} if args.grace is None else {"grace_seconds": args.grace}
     return _each(args, session, "suspend", body, "suspended" if args.wait else "")
 
@@ -227,7 +228,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete each job: stop it, then delete its record."""
+    """Delete each named job with its record; a running one is stopped first."""
     return each_name(args.names, session, lambda name: _delete(session, name))
 
 
@@ -263,8 +264,8 @@ def _names(parser: Parser, examples: list[str]) -> None:
 
 
 def _each(args: Namespace, session: Session, verb: str, body: Row | None = None, awaited: str = "") -> int:
-    """Request `verb` (the last part of the route) for each named job; with `awaited`, wait until each job is in that
-    state or a final one. Return the exit code of `each_name`."""
+    """Request `verb` (the last part of the route) for each named job. `awaited`: wait until each job is in this
+    state or a final one, "" not to wait. Return the exit code of `each_name`."""
 
     def act(name: str) -> None:
         answer = session.client.post(f"jobs/{job_id(session, name)}/{verb}", body)

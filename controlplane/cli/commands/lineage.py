@@ -41,8 +41,8 @@ def of_version(args: Namespace, session: Session) -> int:
 
 
 def _path(session: Session, name: str) -> str:
-    """Return the API path of the object with this name. If both a snapshot and a version have it, the
-    snapshot's."""
+    """Return the API path of the object with this name, by the name's form. NAME@NUMBER is a snapshot if there is
+    one, else a version. Raises CliError if there is no such object."""
     if "@" in name:
         try:
             return f"snapshots/{find_snapshot(session, name)['id']}"

@@ -58,7 +58,7 @@ def logs_arguments(parser: Parser) -> None:
 
 
 def logs(args: Namespace, session: Session) -> int:
-    """Print the log and end, or follow it until the job ends."""
+    """Print a job's log, or follow it until the job ends."""
     selection = Selection(args.rank, args.attempt, args.tail, args.search, args.timestamps, args.raw)
     identifier, said = _job_with_log(session, args.name)
     if args.follow:
@@ -72,8 +72,8 @@ def logs(args: Namespace, session: Session) -> int:
 
 
 def _explain_emptiness(session: Session, identifier: str, selection: Selection) -> None:
-    """Print the state of a job whose log is empty. Prints nothing if an attempt was selected, which that
-    state does not explain, nor for a tail of 0."""
+    """Print the state of a job of whose log nothing was printed. Prints nothing if an attempt was selected, which
+    that state does not explain, nor for a tail of 0."""
     if selection.attempt is not None or selection.tail == 0:
         return
     nothing = "has printed nothing" if selection.search is None else f"has no line with {selection.search!r}"
@@ -97,7 +97,7 @@ def _job_with_log(session: Session, name: str) -> tuple[str, str]:
 
 
 def _print_pages(session: Session, identifier: str, selection: Selection) -> bool:
-    """Print the log; return whether it has a line or a gap."""
+    """Print the selected part of the log; return whether that has a line or a gap."""
     is_any = False
     for page in _pages(session, identifier, selection):
         gaps = page.get("gaps") or []
@@ -131,11 +131,10 @@ def _add_raw(parser: Parser) -> None:
 
 
 def follow(session: Session, identifier: str, selection: Selection, said: str = "") -> bool:
-    """Print lines until the job has ended, also of new attempts; reconnects after a broken connection. Return
-    whether the log had a line.
+    """Print the log of the job with the id `identifier` until it has ended, also of new attempts unless
+    `selection` names one; reconnects after a broken connection. Return whether the log had a line.
 
-    While the log is silent, the job's state and reason are printed to standard error, unless equal to `said`.
-    """
+    While the log is silent, the job's state and reason are printed to standard error, unless equal to `said`."""
     query: dict[str, str | int | bool | None] = {**_chosen(selection), "tail": selection.tail, "follow": True}
     reporter = SilenceReporter(session, identifier, said)
     try:
@@ -151,8 +150,8 @@ def follow(session: Session, identifier: str, selection: Selection, said: str = 
 def _follow_log(
     session: Session, path: str, query: Query, selection: Selection, reporter: SilenceReporter
 ) -> bool:
-    """Print the log of one attempt to its end. Return whether the job goes on in another attempt, for which a new
-    stream is needed; False if an attempt was selected."""
+    """Print the log of one attempt to its end, and note each line in `reporter`. Return whether the job goes on
+    in another attempt, for which a new stream is needed; False if an attempt was selected."""
     for event in resuming(session.client, path, query, session.pause):
         data = json.loads(event.data) if event.data else {}
         if event.name == "end":
@@ -178,7 +177,7 @@ def _chosen(selection: Selection) -> dict[str, str | int | bool | None]:
 
 
 def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[dict[str, Any]]:
-    """Yield the log's pages from the start; with --tail one page of the last lines."""
+    """Yield the log's pages from the start, or for a selection with `tail` one page of the last lines."""
     chosen = _chosen(selection)
     path = f"jobs/{identifier}/logs"
     if selection.tail is not None:
@@ -195,18 +194,17 @@ def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[
 
 
 def _whole(session: Session, identifier: str, selection: Selection) -> dict[str, Any]:
-    """Return the log as one page: all pages joined."""
+    """Return the selected part of the log as one page: all pages joined."""
     pages = list(_pages(session, identifier, selection))
     joined = {name: [entry for page in pages for entry in page.get(name) or []] for name in ("lines", "gaps")}
     return {**pages[-1], **joined}
 
 
 def _print(output: Output, lines: Iterable[dict[str, Any]], selection: Selection) -> None:
-    """Print lines as they are into a pipe, or as objects with -o json. On a terminal control characters
-    except colours are escaped, and progress lines formatted.
+    """Print lines as `selection` says: as they are into a pipe, as objects with -o json. On a terminal control
+    characters except colours are escaped, and progress lines formatted.
 
-    A `partial` record is a part of a very long line: the next record of its stream continues it.
-    """
+    A `partial` record is a part of a very long line: the next record of its stream continues it."""
     for line in lines:
         if output.is_data:
             output.stream.write(as_json(line) + "\n")

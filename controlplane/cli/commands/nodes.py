@@ -17,7 +17,7 @@ from controlplane.cli.tables import Column, Row
 
 
 def state_of(node: Row) -> str:
-    """Return the word for a node's condition, shown in the STATE column."""
+    """Return a node's condition in one word: `unreachable`, `not_ready`, `interrupted`, `cordoned` or `ready`."""
     if not node.get("is_reachable", True):
         return "unreachable"
     if not node["is_ready"]:
@@ -138,7 +138,7 @@ def node_cordon_arguments(parser: Parser) -> None:
 
 
 def node_cordon(args: Namespace, session: Session) -> int:
-    """Start no new pods on a node; running ones stay."""
+    """Stop the scheduling of new pods on each named node; running ones stay."""
     return _each(args, session, "cordon", "is cordoned")
 
 
@@ -147,8 +147,8 @@ def node_uncordon_arguments(parser: Parser) -> None:
 
 
 def node_uncordon(args: Namespace, session: Session) -> int:
-    """Allow new pods on a node. Also withdraws an interruption notice that a user gave, but not one from the
-    cluster."""
+    """Allow new pods on each named node. Also withdraws an interruption notice that a user gave, but not one from
+    the cluster."""
     return _each(args, session, "uncordon", "takes work again")
 
 
@@ -158,7 +158,7 @@ def node_drain_arguments(parser: Parser) -> None:
 
 
 def node_drain(args: Namespace, session: Session) -> int:
-    """Cordon a node and requeue its preemptible jobs; prints them."""
+    """Cordon each named node and requeue its preemptible jobs; print these jobs. With --dry-run only print them."""
     query = {"dry_run": True} if args.dry_run else None
 
     def drain(name: str) -> None:
@@ -234,7 +234,8 @@ def node_confirm_dead_arguments(parser: Parser) -> None:
 
 
 def node_confirm_dead(args: Namespace, session: Session) -> int:
-    """Confirm that an unreachable node is dead: releases its pods' GPUs and requeues their jobs."""
+    """Confirm that an unreachable node is dead, after confirmation on a terminal: its pods' GPUs are released and
+    its jobs requeued."""
     if sys.stdin.isatty() and not (args.yes or args.dry_run):
         asked = f"Is {args.name} off, or cut from its storage and network? Its jobs start again elsewhere."
         confirm_name(args.name, f"{asked} Type its name", "released")

@@ -108,7 +108,8 @@ def project_edit_arguments(parser: Parser) -> None:
 
 
 def project_edit(args: Namespace, session: Session) -> int:
-    """Change the given fields of a project."""
+    """Change the given fields of a project. A move to another cluster that deletes something asks for
+    confirmation on a terminal."""
     changes = _fields(args) | _given({"cluster": args.cluster})
     require_changes(changes, "project edit")
     path = project_path(args.name)
@@ -123,8 +124,8 @@ def project_edit(args: Namespace, session: Session) -> int:
 
 
 def _lost_by_moving(session: Session, path: str, cluster: str | None) -> str:
-    """Return a sentence on what moving a project to `cluster` deletes in its present cluster; "" if nothing,
-    or if the project stays."""
+    """Return a sentence on what a project's move to `cluster` deletes in its present cluster; "" if nothing.
+    `cluster`: None if the project stays."""
     if cluster is None:
         return ""
     taken = session.client.delete(path, {"dry_run": True})
@@ -138,7 +139,8 @@ def project_delete_arguments(parser: Parser) -> None:
 
 
 def project_delete(args: Namespace, session: Session) -> int:
-    """Delete a project with the records of its finished jobs; refused while jobs are unfinished."""
+    """Delete a project with the records of its finished jobs, after confirmation on a terminal. Refused while it
+    has unfinished jobs."""
     path = project_path(args.name)
     is_asking = sys.stdin.isatty() and not args.yes
     if args.dry_run or is_asking:
@@ -197,7 +199,7 @@ def project_members_arguments(parser: Parser) -> None:
 
 
 def project_members(args: Namespace, session: Session) -> int:
-    """Change members, then print all members."""
+    """Add and remove members as the options say, then print all members."""
     path = f"{project_path(args.name)}/members"
     for user, role in args.add or []:
         session.client.post(path, {"user": user, "role": role})
@@ -224,7 +226,7 @@ def add_share(parser: Parser) -> None:
 
 
 def share_fields(args: Namespace) -> dict[str, Any]:
-    """Return the request fields of the options that `add_share` declares."""
+    """Return the request's fields from the options of `add_share` that were given."""
     return _given(
         {
             "gpu_quota": args.gpu_quota,

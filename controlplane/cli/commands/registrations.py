@@ -52,7 +52,7 @@ def _said(dataset: Row, row: Row) -> str:
 
 
 def _show_reason(session: Session, row: Row) -> None:
-    """Print why a registration has to be tried again."""
+    """Print why a registration did not succeed yet and is tried again."""
     session.output.status("")
     session.output.aside(
         f"{row['path']} is not registered yet; it is tried again: {row['reason']['message']}"

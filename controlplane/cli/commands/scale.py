@@ -24,7 +24,7 @@ def scale_arguments(parser: Parser) -> None:
 
 
 def scale(args: Namespace, session: Session) -> int:
-    """Request exactly this number of workers."""
+    """Request that an elastic job has exactly this number of workers."""
     job = find_job(session, args.name)
     return _resize(args, session, str(job["id"]), args.workers)
 
@@ -35,7 +35,7 @@ def scaleout_arguments(parser: Parser) -> None:
 
 
 def scaleout(args: Namespace, session: Session) -> int:
-    """Request more workers than there are."""
+    """Request more workers than the job has, by a count."""
     job = find_job(session, args.name)
     return _resize(args, session, str(job["id"]), _workers(job) + args.count)
 
@@ -46,7 +46,7 @@ def scalein_arguments(parser: Parser) -> None:
 
 
 def scalein(args: Namespace, session: Session) -> int:
-    """Request fewer workers than there are."""
+    """Request fewer workers than the job has, by a count."""
     job = find_job(session, args.name)
     return _resize(args, session, str(job["id"]), _workers(job) - args.count)
 
@@ -58,8 +58,8 @@ def _add_change(parser: Parser, verb: str) -> None:
 
 
 def _resize(args: Namespace, session: Session, identifier: str, workers: int) -> int:
-    """Request a number of workers; the server checks the bounds. With --wait, wait for the end. Return the exit
-    code: FAILED if the operation failed."""
+    """Request that the job with the id `identifier` has this number of workers. With --wait, wait for the end.
+    Return 0, or 1 if the operation failed."""
     body: dict[str, Any] = {"workers": workers}
     if args.timeout is not None:
         body["timeout_seconds"] = args.timeout
@@ -74,7 +74,8 @@ def _resize(args: Namespace, session: Session, identifier: str, workers: int) ->
 
 
 def _wait(session: Session, identifier: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the scale operation `answer` once it has ended; the server ends it at its timeout."""
+    """Return the scale operation `answer` of the job with the id `identifier` once it has ended; the server ends
+    it at its timeout."""
     changes = ChangeListener(session.client, f"job:{identifier}")
     try:
         while answer["state"] in OPEN:

@@ -63,7 +63,7 @@ def config_use_arguments(parser: Parser) -> None:
 
 
 def config_use(args: Namespace, session: Session) -> int:
-    """Make a context the current one."""
+    """Make a context the current one. Raises CliError if it is not in the config file."""
     known = session.config.file["contexts"]
     if args.name not in known:
         raise CliError(f"no context {args.name!r}", USAGE, f"known: {', '.join(sorted(known)) or 'none yet'}")

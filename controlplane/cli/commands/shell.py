@@ -28,7 +28,7 @@ def bash_arguments(parser: Parser) -> None:
 
 
 def bash(args: Namespace, session: Session) -> int:
-    """Run a shell and exit with its exit code. Unless both sides are terminals, input and output are copied
+    """Run a shell in a pod and return its exit code. Unless input and output are both terminals, they are copied
     unchanged."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         from controlplane.cli.commands.execute import run_in_pod

@@ -85,7 +85,7 @@ def restore_arguments(parser: Parser) -> None:
 
 
 def restore(args: Namespace, session: Session) -> int:
-    """Create a volume from a snapshot. The snapshot and its volume are not changed."""
+    """Create a volume from a snapshot; the snapshot and its own volume are not changed."""
     snapshot = find_snapshot(session, args.snapshot)
     volume = session.client.post(f"snapshots/{snapshot['id']}/restore", {"name": args.to})
     like = f"--like {snapshot['job']} " if snapshot["job"] else "... "
@@ -99,7 +99,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete a snapshot."""
+    """Delete a snapshot; refused without --yes."""
     snapshot = find_snapshot(session, args.snapshot)
     require_yes(args, f"{args.snapshot} cannot be restored", f"yard snapshot delete {args.snapshot}")
     answer = session.client.delete(f"snapshots/{snapshot['id']}")

@@ -61,7 +61,8 @@ def submit_arguments(parser: Parser) -> None:
 
 
 def submit(args: Namespace, session: Session) -> int:
-    """Submit a `train` job, with --interactive an `interactive` one, or with --file many of any kind."""
+    """Submit one job: of the kind `train`, `interactive` with --interactive, or that of the job named by --like.
+    With --file submit many jobs of any kind."""
     default = "train" if args.like is None else None
     kind = "interactive" if args.interactive else default
     if args.file is None and args.name is None:
@@ -87,7 +88,7 @@ def submit_mpi_arguments(parser: Parser) -> None:
 
 
 def submit_mpi(args: Namespace, session: Session) -> int:
-    """Submit an `mpi` job."""
+    """Submit a job of the kind `mpi`."""
     return _submit(args, session, "mpi")
 
 
@@ -98,7 +99,7 @@ def submit_elastic_arguments(parser: Parser) -> None:
 
 
 def submit_elastic(args: Namespace, session: Session) -> int:
-    """Submit an `elastic` job."""
+    """Submit a job of the kind `elastic`."""
     return _submit(args, session, "elastic")
 
 
@@ -127,8 +128,8 @@ def submitted_text(job: dict[str, Any]) -> str:
 
 
 def _body(args: Namespace, session: Session, kind: str | None) -> dict[str, Any]:
-    """Return the submission: the command line's fields, on top of the job that --like names. `kind` None: that
-    job's. Uploads the code of --code, and has that of --git imported."""
+    """Return the submission: the command line's fields, on top of those of the job that --like names. `kind`:
+    None for that job's. Uploads the directory of --code, and has the server import the repository of --git."""
     given = spec_of(args) | ({"kind": kind} if kind else {})
     if args.code is not None and "code" not in given:
         from controlplane.cli.code.upload import bring_code

@@ -24,7 +24,7 @@ _PLACE = re.compile(r"\A/jobs/(\d+)")
 
 def submit_file(args: Namespace, session: Session, shared: Body) -> int:
     """Submit every job of the file, in batches. `shared`: fields for jobs that do not set them. Prints what was
-    accepted also if a later batch is refused. Raises CliError for duplicate names."""
+    accepted even if a later batch is refused. Raises CliError for duplicate names, and for a refused batch."""
     bodies = [{**shared, **body} for body in read_jobs(args.file)]
     names = Counter(body["name"] for body in bodies if isinstance(body.get("name"), str))
     if twice := [name for name, count in names.items() if count > 1]:
@@ -56,8 +56,8 @@ def read_jobs(path: str) -> list[Body]:
 
 
 def batches(bodies: list[Body]) -> Iterator[list[Body]]:
-    """Yield the jobs in order, in batches of at most BATCH_JOBS and BATCH_BYTES; a larger job is a batch of its
-    own."""
+    """Yield the jobs `bodies` in order, in batches of at most BATCH_JOBS jobs and about BATCH_BYTES; a job that
+    is larger is a batch by itself."""
     batch: list[Body] = []
     size = 0
     for body in bodies:

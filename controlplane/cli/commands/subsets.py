@@ -48,8 +48,8 @@ def subset_arguments(parser: Parser) -> None:
 
 
 def subset(args: Namespace, session: Session) -> int:
-    """Save the matching files of a version as an immutable subset, which can be mounted and cached like a version;
-    with --delete remove one."""
+    """Save the matching files of a version as an immutable subset, which can be mounted and cached like a
+    version; with --delete remove one. Raises CliError if no option says which files."""
     text, slash, name = args.subset.rpartition("/")
     if not slash or "@" not in text:
         raise CliError(f"{args.subset!r} is not NAME@VERSION/SUBSET", USAGE)

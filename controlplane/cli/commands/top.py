@@ -36,7 +36,7 @@ def top_jobs_arguments(parser: Parser) -> None:
 
 
 def top_jobs(args: Namespace, session: Session) -> int:
-    """Print running jobs with the most GPUs first: of one project with -p, else of all visible projects."""
+    """Print running jobs, those with the most GPUs first: of one project with -p, else of all visible projects."""
     path = f"{session.project_path}/jobs" if args.project and not args.all_projects else "jobs"
     page = session.client.pages(path, {"state": "running,scaling"}, 500)
     page["results"].sort(key=lambda row: -(row.get("gpus") or 0) * (row.get("workers") or 1))
@@ -49,7 +49,7 @@ def top_nodes_arguments(parser: Parser) -> None:
 
 
 def top_nodes(args: Namespace, session: Session) -> int:
-    """Print nodes with their GPUs, and the cluster's total."""
+    """Print all nodes with their GPUs, and the total of allocated GPUs."""
     page = session.client.pages("nodes", {}, 10_000)
     session.output.objects(page, NODE_COLUMNS)
     if not session.output.is_data:

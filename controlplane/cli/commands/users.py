@@ -37,7 +37,7 @@ def user_create_arguments(parser: Parser) -> None:
 
 
 def user_create(args: Namespace, session: Session) -> int:
-    """Create a user with a password, which is asked for on a terminal."""
+    """Create a user. The password is asked for on a terminal, or with --password-stdin read from standard input."""
     body: dict[str, Any] = {"username": args.username, "password": _password(args)}
     if args.admin:
         body["is_admin"] = True

@@ -173,7 +173,7 @@ def get_arguments(parser: Parser) -> None:
 
 
 def get(args: Namespace, session: Session) -> int:
-    """Download a file of a volume."""
+    """Download a file of a volume to a file, or with the target "-" to standard output."""
     volume = find_volume(session, args.name)
     target = args.target or args.path.rstrip("/").rpartition("/")[2]
     path = f"volumes/{volume['id']}/content?path={quote(args.path, safe='')}"
@@ -203,8 +203,8 @@ def _write(body: HTTPResponse, target: str, path: str) -> None:
 
 
 def _opened(session: Session, path: str) -> HTTPResponse:
-    """Return the response with the file. On Kubernetes a pod must read it first: prints that and waits at most
-    BUSY_SECONDS. Raises ApiError."""
+    """Return the response with a file's content. On Kubernetes a pod must read the file first: prints that, and
+    waits at most BUSY_SECONDS. Raises ApiError if the server refuses."""
     waited = 0.0
     while True:
         try:
@@ -225,7 +225,7 @@ def resize_arguments(parser: Parser) -> None:
 
 
 def resize(args: Namespace, session: Session) -> int:
-    """Change the size of a volume."""
+    """Request another size of a volume, and print whether it has it already."""
     before = find_volume(session, args.name)
     volume = session.client.post(f"volumes/{before['id']}/resize", {"size": args.size})
     # Storage that applies the size itself does so after the answer.
@@ -256,7 +256,7 @@ def tier_arguments(parser: Parser) -> None:
 
 
 def tier(args: Namespace, session: Session) -> int:
-    """Change the service tier of a volume; it stays mounted."""
+    """Change the service tier of a volume, which stays mounted; print whether that is done yet."""
     volume = _post(session, args.name, "service-tier", {"service_tier": args.tier})
     is_done = volume["service_tier"] == args.tier
     state = "has the tier" if is_done else "is being moved to the tier"
@@ -306,7 +306,8 @@ def schedule_arguments(parser: Parser) -> None:
 
 
 def schedule(args: Namespace, session: Session) -> int:
-    """Set or end the schedule of a volume's snapshots; retention rules without an option stay unchanged."""
+    """Set or end the schedule of a volume's snapshots; retention rules without an option stay unchanged. Raises
+    CliError for a period below SHORTEST_PERIOD_SECONDS."""
     if (args.every is not None) == args.off:
         raise CliError("volume schedule: give --every TIME or --off", USAGE, "see: yard help volume schedule")
     if args.every is not None and args.every < SHORTEST_PERIOD_SECONDS:
@@ -327,7 +328,7 @@ def clone_arguments(parser: Parser) -> None:
 
 
 def clone(args: Namespace, session: Session) -> int:
-    """Create a volume with the content of another one."""
+    """Create a volume with a copy of another one's content."""
     volume = _post(session, args.name, "clone", {"name": args.copy})
     return show_made(args, session, volume, f"mount it: yard submit ... --pvc {args.copy}:/mnt")
 
@@ -339,7 +340,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete a volume with its content; its snapshots stay."""
+    """Delete a volume with its content, but not its snapshots; refused without --yes."""
     volume = find_volume(session, args.name)
     lost = f"{args.name} holds {formats.binary_size(volume['used_bytes'])}; all of it would be deleted"
     require_yes(args, lost, f"yard volume delete {args.name}")
@@ -362,7 +363,7 @@ def find_volume(session: Session, name: str) -> Row:
 
 def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
     """Return the volume or snapshot at the API path once it is ready. Raises CliError if it failed or is being
-    deleted, or after the timeout (None: no limit)."""
+    deleted, or after `timeout_seconds` (None: no limit)."""
     waited = 0.0
     while True:
         found: Row = patiently(partial(session.get, path), session.pause)
@@ -378,7 +379,7 @@ def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
 
 
 def show_made(args: Namespace, session: Session, volume: Row, hint: str) -> int:
-    """Show a new volume, with --wait once it is ready, and print the hint. Return the exit code."""
+    """Print a new volume, with --wait only once it is ready, and the `hint`. Return the exit code."""
     if args.wait:
         volume = wait_ready(session, f"volumes/{volume['id']}", args.timeout)
     state = "is ready" if volume["status"]["state"] == "ready" else "is being made"

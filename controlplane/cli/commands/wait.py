@@ -39,7 +39,8 @@ def wait_arguments(parser: Parser) -> None:
 
 
 def wait(args: Namespace, session: Session) -> int:
-    """Wait for a job; exit code 0 if it reached the state, 1 if it ended without, 7 at the timeout."""
+    """Wait for a job; return 0 if it reached a wanted state, 1 if it ended without. Raises CliError (7) at the
+    timeout."""
     wanted = wanted_states(args.wanted)
     job = wait_for(session, job_id(session, args.name), wanted, args.timeout)
     state = job["status"]["state"]
@@ -63,7 +64,7 @@ def wanted_states(text: str) -> frozenset[str]:
 
 
 def is_reached(job: dict[str, Any], wanted: frozenset[str]) -> bool:
-    """Return whether the job is in a wanted state or has passed through it: a succeeded job has been
+    """Return whether the job is in a wanted state or must have passed through it: a succeeded job has been
     `running`."""
     state = job["status"]["state"]
     return not wanted.isdisjoint({state, *_PASSED.get(state, ())})
@@ -72,8 +73,8 @@ def is_reached(job: dict[str, Any], wanted: frozenset[str]) -> bool:
 def wait_for(
     session: Session, identifier: str, wanted: frozenset[str], timeout_seconds: float | None = None
 ) -> dict[str, Any]:
-    """Return the job with this id once it is in a wanted or final state; raises CliError (7) after the timeout
-    (None: no limit)."""
+    """Return the job with the id `identifier` once it is in a wanted or final state. Raises CliError (7) after
+    `timeout_seconds` (None: no limit)."""
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     job: dict[str, Any] = session.get(f"jobs/{identifier}")
     if _is_over(job, wanted):
@@ -90,11 +91,10 @@ def wait_for(
 
 
 def exit_code_of_job(job: dict[str, Any]) -> int:
-    """Return the job's own exit code, or 128 + the number of its signal; never 0 for a job that did not
-    succeed.
+    """Return the ended job's own exit code, or 128 + the number of the signal that ended it; never 0 for a job
+    that did not succeed.
 
-    Without its own code: 0 for success, 7 for its time limit, 1 for everything else.
-    """
+    Without its own code: 0 for success, 7 for its time limit, 1 for everything else."""
     state, code = job["status"]["state"], job["status"].get("exit_code")
     if code:
         return 128 - int(code) if code < 0 else min(int(code), 255)

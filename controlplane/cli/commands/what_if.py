@@ -57,7 +57,8 @@ def project_what_if(args: Namespace, session: Session) -> int:
 
 
 def what_if_text(found: dict[str, Any]) -> str:
-    """Return a table of projects, and the jobs that would start, stop or wait differently."""
+    """Return a simulation in REST form as text: a table of projects, and the jobs that would start, stop or wait
+    differently."""
     cells = [[str(column.cell(row)) for column in _COLUMNS] for row in found["projects"]]
     lines = [plain_table(_COLUMNS, cells).rstrip("\n"), *_replayed(found)]
     for name, words in _LISTS:
