@@ -62,8 +62,9 @@ def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Jo
 
 
 def submit_jobs(project: Project, bodies: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[Job]:
-    """Store jobs in this order, all or none. Raises the errors of `submit_job`; their pointers begin with the
-    job's index, such as `/jobs/3/gpus`. The number of SQL statements does not depend on the number of jobs."""
+    """Store jobs from these submissions in their order, all or none. Raises the errors of `submit_job`; their
+    pointers begin with the job's index, such as `/jobs/3/gpus`. The number of SQL statements does not depend on
+    the number of jobs."""
     return _submit(project, bodies, "/jobs/{}", actor)
 
 
@@ -144,9 +145,9 @@ def stop_job(job: Job, *, actor: Actor) -> Job:
 
 
 def suspend_job(job: Job, *, actor: Actor, grace_seconds: int = SUSPEND_GRACE_SECONDS) -> Job:
-    """Release the job's GPUs and hold it until resumed. Its programs get SIGTERM and `grace_seconds` to save a
-    checkpoint. Raises Conflict for a job that has ended or is ending.
-    """
+    """Request that a job releases its GPUs and is held until resumed. Its programs get SIGTERM and
+    `grace_seconds` to save a checkpoint. Returns the reloaded job. Raises Conflict for a job that has ended or is
+    ending."""
     message = f"Suspended by {actor.name}; resume it to queue it again."
     target = Target(lifecycle.SUSPENDED, "suspended_by_user", message, grace_seconds=grace_seconds)
     _begin_stop(job, target, actor)

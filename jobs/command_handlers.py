@@ -38,7 +38,8 @@ class StartPod(CommandHandler):
         waiting.update(reason=refusal.code, message=refusal.message[:LONGEST_MESSAGE])
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        """Fail the pod, which never ran; if the pod was only offered, fail its job."""
+        """Write that the pod failed because of `refusal`; it never ran. If the pod was only offered to another
+        scheduler, fail its job."""
         refusal = _as_disruption(refusal)
         refused = Pod.objects.filter(name=command.subject_id, released_at=None).update(
             state="failed",
@@ -50,8 +51,8 @@ class StartPod(CommandHandler):
             refuse_offer(command, refusal)
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
-        """Return whether to retry. Transient rejections are retried for STARTING_SECONDS, since operators may
-        fix their cause."""
+        """Return whether to try again after `refusal`. Rejections that may pass are retried for STARTING_SECONDS,
+        since operators may fix their cause."""
         is_young = timezone.now() - command.created_at < timedelta(seconds=STARTING_SECONDS)
         return (refusal.is_passing and is_young) or super().may_retry(command, refusal)
 
@@ -95,7 +96,7 @@ class ForgetJob(CommandHandler):
             shutil.rmtree(logs, onerror=_unless_gone)
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False for missing permissions, which are retried until an operator grants them."""
+        """Return whether to give up after `refusal`. A missing permission is retried until an operator grants it."""
         return super().is_final(refusal) and refusal.code != NOT_PERMITTED
 
 

@@ -21,8 +21,8 @@ def node_detail(node: Node, visible_ids: frozenset[int] | None) -> dict[str, Any
 
 
 def reserved_on(node_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Return the resources reserved by pods, by node key: `reserved_cpus`, `reserved_memory_mib`, and the numbers of
-    `pods` and of those `stopping`. Omits nodes without pods."""
+    """Return the resources that pods reserve on these nodes, by node id: `reserved_cpus`, `reserved_memory_mib`,
+    and the numbers of `pods` and of those `stopping`. Omits nodes without pods."""
     held = Pod.objects.filter(node_id__in=list(node_ids), released_at=None).order_by().values("node_id")
     sums = held.annotate(
         cpus=Sum("milli_cpus"),

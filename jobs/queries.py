@@ -216,7 +216,8 @@ def scale_shape(operation: ScaleOperation) -> dict[str, Any]:
 
 
 def planned_scale_shape(plan: ScalePlan, requested_by: str) -> dict[str, Any]:
-    """Return a scale plan in the form of the operation that it would create."""
+    """Return a scale plan in REST form, as the operation that `requested_by` would create; its id is null and its
+    state `planned`."""
     operation = ScaleOperation(
         requested_by=requested_by,
         from_workers=plan.from_workers,
@@ -390,7 +391,7 @@ def _with_pods(rows: Sequence[dict[str, Any]]) -> Iterable[tuple[dict[str, Any],
 
 
 def devices_of(held: QuerySet[Allocation]) -> dict[int, list[dict[str, Any]]]:
-    """Return the devices of pods with their shares, by pod key; [] for a pod without allocations."""
+    """Return the devices of the allocations `held` with their shares, by pod id; a missing pod gives []."""
     devices: dict[int, list[dict[str, Any]]] = defaultdict(list)
     rows = held.order_by("device__index").values_list("pod_id", "device__index", "milli_gpus")
     for pod_id, index, milli in rows:

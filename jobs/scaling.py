@@ -38,7 +38,8 @@ class Scaling:
 
 
 def plan_scaling(job: Job, asked: Scaling) -> ScalePlan:
-    """Return what `scale_job` would do now; raises what it raises. Changes nothing."""
+    """Return what `scale_job` would do now for the request `asked`; raises the errors of `scale_job`. Changes
+    nothing."""
     _check_bounds(job, asked)
     if job.state in (lifecycle.QUEUED, lifecycle.SUSPENDED):
         return ScalePlan(job.pods_wanted, asked.workers)
@@ -162,8 +163,8 @@ def _members(job: Job) -> tuple[int, ...]:
 
 
 def _check_quota(job: Job, members: int, asked: Scaling) -> None:
-    """Raise Conflict if the limit, or the quota of a job that may not exceed it, cannot hold the new size together
-    with open operations of other jobs. `members`: the present number of workers."""
+    """Raise Conflict if the limit, or the quota of a job that may not exceed it, cannot hold the requested size
+    together with open operations of other jobs. `members`: the present number of workers."""
     for bound in bounds_of(job, with_asked=True):
         possible = members + bound.left // job.milli_gpus
         if asked.workers > possible:

@@ -64,8 +64,8 @@ class Move:
 
 
 def send(targets: Iterable[tuple[Job, Target]], actor: Actor = SYSTEM) -> list[Event]:
-    """Request these transitions in one transaction and append their events. Return the events; jobs that did not
-    move have none."""
+    """Request the transition of each (job, target) in one transaction and append their events. Return the events;
+    jobs that did not move have none."""
     with transaction.atomic():
         events = request_transitions(targets, actor)
         Event.objects.append(events)
@@ -73,8 +73,8 @@ def send(targets: Iterable[tuple[Job, Target]], actor: Actor = SYSTEM) -> list[E
 
 
 def request_transitions(targets: Iterable[tuple[Job, Target]], actor: Actor) -> list[Event]:
-    """Request transitions in key order, the lock order of every writer of several rows; return the events of
-    jobs that moved."""
+    """Request the transition of each (job, target) in key order, the lock order of every writer of several rows.
+    Return the events of jobs that moved, for the caller to append."""
     in_order = sorted(targets, key=lambda one: str(one[0].pk))
     events = (request_transition(job, target, actor) for job, target in in_order)
     return [event for event in events if event is not None]
@@ -207,8 +207,8 @@ def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = N
 
 
 def _retarget(job: Job, next_state: str, fields: dict[str, Any]) -> bool:
-    """Change a stopping job's target if the new one is more final, in the order queued, suspended, ended.
-    Return whether it changed."""
+    """Change a stopping job's target to `next_state`, and write `fields`, if that is more final, in the order
+    queued, suspended, ended. Return whether it changed."""
     if lifecycle.is_final(next_state):
         weaker: tuple[str, ...] = (lifecycle.QUEUED, lifecycle.SUSPENDED)
     else:

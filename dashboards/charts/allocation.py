@@ -69,8 +69,8 @@ def quota_chart(
     start: datetime, end: datetime, live_seconds: int | None = None,
 ) -> Chart:  # fmt: skip
     """Return the figure of one project's allocated GPUs (`held`) and its `quota`, both as (time, GPUs) change
-    points, over start..end. `live_seconds`: length of a range that moves with the current time, None for a fixed
-    one."""
+    points, over start..end. `palette_index`: its colour. `live_seconds`: length of a range that moves with the
+    current time, None for a fixed one."""
     palette = palette_for(theme)
     used, allowed = carried(held, start, end), carried(quota, start, end, is_known_before=True)
     top = nice_ceiling(max(value for _x, value in [*used, *allowed]))
@@ -183,8 +183,8 @@ def _row(line: Line, used: Usage) -> tuple[object, ...]:
 
 
 def _quota_rows(used: Steps, allowed: Steps) -> tuple[tuple[object, ...], ...]:
-    """Return (time, allocated GPUs, quota) for the newest changes of either line, newest first, without the end of
-    the range."""
+    """Return (time, allocated GPUs, quota) for the newest changes of the lines `used` and `allowed`, newest
+    first, without the end of the range."""
     times = sorted({at for line in (used, allowed) for at, _value in line[:-1]})[-60:]
     at_time = [(at, _value_at(used, at), _value_at(allowed, at)) for at in reversed(times)]
     return tuple((at.isoformat().replace("+00:00", "Z"), held, quota) for at, held, quota in at_time)

@@ -50,8 +50,8 @@ CURVES = {
 
 
 def joined(runs: Sequence[Run]) -> Joined:
-    """Return the attempts as one curve with increasing steps. If an attempt resumes at an earlier step, the
-    previous attempt's values from that step on go to `redone`."""
+    """Return the runs of all attempts as one curve with increasing steps. If an attempt resumes at an earlier
+    step, the previous attempt's values from that step on go to `redone`."""
     points: list[StepPoint] = []
     redone: list[Gapped] = []
     marks: list[Mark] = []

@@ -82,8 +82,8 @@ class Axes:
 def line_figure(
     strokes: Sequence[Stroke], axes: Axes, *, theme: Theme, marks: Sequence[Mark] = ()
 ) -> dict[str, Any]:
-    """Return the figure as JSON data. It names the template of `theme`, which the browser resolves. `marks`:
-    vertical lines."""
+    """Return the figure of these lines as JSON data. It names the template of `theme`, which the browser
+    resolves. `marks`: vertical lines."""
     plotly = graph_objects()
     labels = [
         _end_label(stroke, stroke.last) for stroke in strokes if stroke.label and stroke.last is not None

@@ -60,8 +60,8 @@ def room_for(labels: Sequence[str]) -> int:
 def annotations(
     labels: Sequence[EndLabel], low: float, high: float, plot_pixels: float
 ) -> list[dict[str, Any]]:
-    """Return Plotly annotations to the right of the plot, beside each line's last value. `low`, `high`: the values
-    at the bottom and top of the plot."""
+    """Return Plotly annotations to the right of the plot, beside each line's last value, moved apart. `low`,
+    `high`: the values at the bottom and top of the plot; `plot_pixels`: its height."""
     shifts = spread([label.value for label in labels], low, high, plot_pixels)
     return [
         {

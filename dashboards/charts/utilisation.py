@@ -24,8 +24,9 @@ def utilisation_chart(
     live_seconds: int | None,
     height: int = SMALL,
 ) -> Chart:
-    """Return the figure of two lines of shares (0 to 1), drawn in percent, over start..end. `live_seconds`: length
-    of a range that moves with the current time, None for a fixed one. `height`: of the chart, in pixels."""
+    """Return the figure of the lines `gpu` and `memory`, shares from 0 to 1, drawn in percent over start..end.
+    `live_seconds`: length of a range that moves with the current time, None for a fixed one. `height`: of the
+    chart, in pixels."""
     palette = palette_for(theme)
     says = SAYS_BOTH if memory else SAYS
     meta = {"says": says, "rounds": "share", "points": len(gpu), "mean": _mean(gpu) * 100}
@@ -44,8 +45,8 @@ def utilisation_chart(
 def device_chart(
     what: str, whole: Line, devices: Sequence[Line], *, theme: Theme, start: datetime, end: datetime
 ) -> Chart:
-    """Return the figure of a node's line of shares (0 to 1) with a thin line per device, in percent. `what`:
-    "utilisation" or "memory", for the summary."""
+    """Return the figure of a node's line `whole` with a thin line per device: shares from 0 to 1, drawn in
+    percent. `what`: "utilisation" or "memory", for the summary."""
     palette = palette_for(theme)
     strokes = [
         Stroke(
@@ -77,9 +78,9 @@ def job_use_chart(
     live_seconds: int | None,
 ) -> Chart:  # fmt: skip
     """Return the figure of a job's use over time, with a gap where points are more than `longest_gap` apart.
-    `scale`: factor for the values; `top`: the scaled value at the top of the axis; `marks`: the starts of its
-    attempts; `span`: start and end of the axis. `live_seconds`: length of a range that moves with the current time,
-    None for a fixed one."""
+    `key`: addresses live values to the line; `scale`: factor for the values, to `unit`; `top`: the scaled value
+    at the top of the axis; `marks`: the starts of its attempts; `span`: start and end of the axis.
+    `live_seconds`: length of a range that moves with the current time, None for a fixed one."""
     palette = palette_for(theme)
     scaled = [(x, value * scale) for x, value in points]
     says = f"{name} is {{last}} {unit}; lowest {{low}} {unit}, highest {{high}} {unit}."

@@ -30,8 +30,8 @@ def worker_chart(
     start: datetime,
     end: datetime,
 ) -> Chart:
-    """Return the figure of one attempt's workers over start..end, a line for each rank. `generations`: (time, number
-    of the generation, number of its workers)."""
+    """Return the figure of one attempt's workers over start..end: a line for each of `spans`, at the height of
+    its rank. `generations`: (time, number of the generation, number of its workers)."""
     palette, highest = palette_for(theme), max((span.rank for span in spans), default=0)
     height = min(MOST_HEIGHT, max(LEAST_HEIGHT, HEIGHT_PER_WORKER * (highest + 4)))
     axes = Axes("Time", "Worker", (-0.6, highest + 0.6), y_step=1, x_range=(start, end), height=height)

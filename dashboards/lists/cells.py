@@ -72,5 +72,5 @@ def bar(share: float | None, tone: str = "") -> SafeString | str:
 
 
 def of_total(used: str, total: str) -> SafeString:
-    """Return a number with its total: "6/8"."""
+    """Return a number before its total as HTML: "6/8"."""
     return format_html('<b>{}</b><span class="second">/{}</span>', used, total)

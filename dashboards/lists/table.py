@@ -123,8 +123,8 @@ class Page:
 def list_page(
     view: ListView, actor: Actor, rows: QuerySet[Any], asked: Mapping[str, str], *, can_select: bool = False
 ) -> Page:
-    """Return the page of `rows` that the query parameters `asked` request, filtered and sorted. An unknown sort
-    or cursor is ignored. `can_select`: rows get checkboxes."""
+    """Return the page of the list `view` that the query parameters `asked` request: `rows`, filtered and sorted.
+    An unknown sort or cursor is ignored. `can_select`: rows get checkboxes."""
     narrowed = {item.key: text for item in view.filters if (text := asked.get(item.key, "").strip())}
     for item in view.filters:
         if item.key in narrowed:
@@ -152,8 +152,8 @@ def table(
     without: Sequence[str] = (),
     can_select: bool = False,
 ) -> Table:
-    """Return the table of these rows. `order`: the key of its current order, "" for headers that are not links.
-    `without`: keys of columns to omit. `can_select`: rows get checkboxes."""
+    """Return these rows as a table with the columns of `view`. `order`: the key of its current order, "" for
+    headers that are not links. `without`: keys of columns to omit. `can_select`: rows get checkboxes."""
     columns = [column for column in view.columns if column.key not in without]
     written = [(column, lined_up([column.cell(row) for row in rows])) for column in columns]
     return Table(
@@ -176,7 +176,7 @@ def named(rows: Callable[[Actor], QuerySet[Any]]) -> Callable[[Actor], list[tupl
 
 
 def in_order(rows: QuerySet[Any], pks: Sequence[Any]) -> list[Any]:
-    """Return the rows with these keys, in the order of the keys; omits rows deleted meanwhile."""
+    """Return the rows with the primary keys `pks`, in the order of the keys; omits rows deleted meanwhile."""
     found = rows.in_bulk(pks)
     return [found[pk] for pk in pks if pk in found]
 

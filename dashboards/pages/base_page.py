@@ -98,8 +98,8 @@ def _frame(request: HttpRequest, actor: Actor) -> dict[str, Any]:
 
 
 def standing(known: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return texts about the clusters for the page header: `name`, that of the only cluster or else their number,
-    and `wrong`, how many cannot be used and why, "" if all can."""
+    """Return texts about these clusters (as reads.base_page.clusters returns them) for the page header: `name`,
+    that of the only cluster or else their number, and `wrong`, how many cannot be used and why, "" if all can."""
     name = _("none") if not known else known[0]["name"]
     if len(known) > 1:
         name = ngettext("{count} cluster", "{count} clusters", len(known)).format(count=len(known))

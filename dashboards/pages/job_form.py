@@ -55,7 +55,8 @@ def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
-    """Parse the texts of a filled form; return the submission of the valid fields, and the errors by field."""
+    """Parse the texts of a filled form (`raw`, by field); return the submission of the valid fields, and the
+    errors by field."""
     errors: Errors = _too_long(raw)
     filled = {name: text.strip() for name, text in raw.items() if name not in errors and text.strip()}
     body: dict[str, Any] = {}
@@ -200,8 +201,8 @@ def _submit(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
-    """Parse and check a form: access to the project, single fields, and the whole submission. For an actor who
-    may not submit to any project, nothing is parsed. Writes nothing."""
+    """Parse and check a form's texts (`raw`, by field): access to the project, single fields, and the whole
+    submission. For an actor who may not submit to any project, nothing is parsed. Writes nothing."""
     try:
         project = project_for(actor, raw.get("project", "")[:SHORT], needed=Role.MEMBER)
     except (NotVisible, Forbidden) as refusal:
@@ -233,7 +234,8 @@ def _spec_errors(body: Mapping[str, Any]) -> Errors:
 def _form(
     request: HttpRequest, actor: Actor, raw: Mapping[str, str], checked: Checked, *, is_refused: bool
 ) -> HttpResponseBase:
-    """Show the form. `is_refused`: it was sent and refused; only then are errors shown, with status 400."""
+    """Show the form filled with `raw`. `is_refused`: it was sent and refused; only then are the errors of
+    `checked` shown, with status 400."""
     more = {field.name for field in INPUTS if field.input and field.input.section == MORE}
     listed = {
         "kinds": [(kind.name, kind.label) for kind in KINDS.values()],
@@ -304,7 +306,7 @@ def _too_long(raw: Mapping[str, str]) -> Errors:
 
 def _on_volume(body: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
     """Return the submission `body` with the volume `?volume=` mounted: in place of the volume `?instead=` or, if
-    that is not mounted, in addition. Unchanged without `?volume=`."""
+    that is not mounted, in addition. Unchanged without `?volume=`. `asked`: the query parameters."""
     name, instead = asked.get("volume"), asked.get("instead")
     if not name:
         return body

@@ -224,7 +224,7 @@ def _ids(texts: Sequence[str]) -> list[uuid.UUID]:
 
 
 def _back(asked: str) -> str:
-    """Return the list URL from which the user came, with its filters; the plain list for any other address."""
+    """Return the URL `asked` if it is that of the job list, with any filters; for any other, the plain list's."""
     # The page redirects there: an address from the query could lead to another site.
     place = reverse("jobs")
     return asked if asked == place or asked.startswith(f"{place}?") else place

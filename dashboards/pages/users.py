@@ -59,7 +59,7 @@ def user_page(request: HttpRequest, actor: Actor, username: str) -> HttpResponse
 def _user_page(
     request: HttpRequest, actor: Actor, subject: User, errors: Mapping[str, str]
 ) -> HttpResponseBase:
-    """Show the page of a user. `errors`: the messages of the password form by field."""
+    """Show the page of the user `subject`. `errors`: the messages of the password form by field."""
     context = {
         "errors": errors,
         "subject": subject,

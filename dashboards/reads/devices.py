@@ -23,7 +23,8 @@ SQUARES_MOST = 2048
 
 def device_nodes(nodes: QuerySet[Node], sees: Sees, palette: Palette) -> list[Row]:
     """Return nodes in the queryset's order, each with its devices and their `cells` (see `cell`). `sees`: the
-    projects whose jobs may be named, None for all. Three queries."""
+    projects whose jobs may be named, None for all; `palette`: the colour index of each project by name. Three
+    queries."""
     return [
         {**node, "about": about(node), "cells": [cell(device, palette) for device in node["devices"]]}
         for node in nodes_with_devices(nodes, sees)
@@ -49,9 +50,9 @@ def model(name: str, memory_mib: int, joint: str = " ") -> str:
 
 
 def cell(device: Mapping[str, Any], palette: Palette) -> Row:
-    """Return the data of a device's cell: one rectangle per share, as wide as its percentage of the device,
-    as high as its utilisation. `job`: the id of the job that holds the whole device, None if it is shared, free, or
-    held by a job that the reader may not see."""
+    """Return the data of a device's cell: one rectangle per share, as wide as its percentage of the device, as
+    high as its utilisation. `job`: the id of the job that holds the whole device, None if it is shared, free, or
+    held by a job that the reader may not see. `palette`: the colour index of each project by name."""
     x, parts = 0.0, []
     for share in device["shares"]:
         width, used = share["milli_gpus"] / 10, share_use(device, share)

@@ -71,7 +71,8 @@ def _progress_figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
 
 
 def _final_figures(detail: Row) -> list[Row]:
-    """Return the figures of a finished job: how long it ran and, if it requested GPUs, its GPU hours."""
+    """Return the figures of a finished job (`detail`: in REST form): how long it ran and, if it requested GPUs,
+    its GPU hours."""
     ran = formats.duration(detail["status"]["runtime_seconds"])
     strip = [_figure(_("Ran for"), ran, "", _workers(detail))]
     if _asks_for_gpus(detail):
@@ -92,8 +93,8 @@ def _running_figures(detail: Row) -> list[Row]:
 
 
 def _asked_figures(detail: Row) -> list[Row]:
-    """Return figures that every job has. They are appended last and fill the places that more specific figures leave
-    free."""
+    """Return figures that every job has (`detail`: in REST form). They are appended last and fill the places that
+    more specific figures leave free."""
     attempts = _figure(_("Attempts"), formats.number(detail["status"]["attempt"]), "", _("starts so far"))
     memory, unit = formats.mebibytes(detail["memory_mib"]).split(formats.NBSP)
     return [
@@ -172,7 +173,7 @@ def log_ranks(job: Job) -> list[int]:
 
 
 def log_text(job: Job, attempt: int, rank: int) -> Iterator[str]:
-    """Yield the log of one pod line by line, with a line for each gap."""
+    """Yield the log of the pod of this attempt and rank as text, in pages of lines, with a line for each gap."""
     path = log_path(settings.LOG_DIR, str(job.pk), attempt, rank)
     offset = 0
     while True:
@@ -191,7 +192,7 @@ def whole_log_text(job: Job, rank: int) -> Iterator[str]:
 
 
 def _measured(job: Job, detail: Row) -> set[str]:
-    """Return the names of the metrics measured for a job over time."""
+    """Return which of JOB_USES were measured for a job over time. `detail`: the job in REST form."""
     samples = Sample.objects.filter(by="job", subject=str(job.pk), metric__in=JOB_USES.values())
     metrics = set(samples.values_list("metric", flat=True).distinct().order_by())
     if detail["status"]["gpu_utilization"] is not None:

@@ -85,12 +85,11 @@ def reached_by_attempt(job: Job) -> dict[int, Row]:
 
 
 def stop_cost(actor: Actor, job: Job, detail: Row) -> Row:
-    """Return what stopping a job affects: {"pods", "gpus", "checkpoint_at", "checkpoint_step",
-    "running_since", "waiting", "first"}.
+    """Return what stopping a job affects: {"pods", "gpus", "checkpoint_at", "checkpoint_step", "running_since",
+    "waiting", "first"}. `detail`: the job in REST form.
 
-    `waiting`: the number of the cluster's other queued jobs; `first`: the first of them, without name and id
-    if the actor may not see it.
-    """
+    `waiting`: the number of the cluster's other queued jobs; `first`: the first of them, without name and id if
+    the actor may not see it."""
     progress = detail["status"]["progress"] or {}
     checkpoint = progress.get("checkpoint_at")
     queued = Job.objects.filter(project__cluster=job.project.cluster, state=QUEUED).exclude(pk=job.pk)

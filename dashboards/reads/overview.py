@@ -76,7 +76,8 @@ def overview_page(sees: Sees) -> Row:
 
 
 def read_facts(sees: Sees, shares: Mapping[str, Row]) -> Facts:
-    """Read the numbers behind the figures; six queries."""
+    """Read the numbers behind the figures in six queries. `shares`: the projects as
+    `jobs.overview.project_shares` returns them."""
     devices = queries.device_sums()
     return Facts(
         devices=devices,
@@ -212,8 +213,8 @@ def _projects(shares: Mapping[str, Row], sees: Sees) -> Row:
 
 
 def _latest(seq: int, facts: Facts, shares: Mapping[str, Row]) -> Row:
-    """Return the newest point of live charts: its time `at`, that of event `seq`, and the values as JSON by the key
-    of their line."""
+    """Return the newest point of live charts: its time `at`, that of event `seq`, and the values of `facts` and
+    `shares` as JSON by the key of their line."""
     total = queries.totals(facts.devices, facts.nodes, facts.jobs)
     names = ("gpu_utilization", "gpu_memory_utilization")
     held = {f"project:{name}": row["allocated_gpus"] for name, row in shares.items()}

@@ -35,7 +35,8 @@ def _default_name(path: str) -> str:
 
 
 def _path(value: Any) -> str:
-    """Read a path below the job's working directory, or below the directory of its checkpoints."""
+    """Read a relative path below the job's working directory, or below its directory of checkpoints. Raises
+    Refused for any other."""
     text = fields.text(PATH_MOST)(value)
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if not parts or ".." in parts or text.startswith("/"):

@@ -58,7 +58,8 @@ def _check_extra(name: str, asked: str, where: str) -> None:
 
 
 def _quantity(value: Any) -> str:
-    """Read a quantity as text; a plain number is accepted."""
+    """Read a positive quantity, such as "4" or "20Gi"; a whole number becomes text. Raises Refused for any other
+    value, and beyond quantities.MOST."""
     from controlplane.clusters import quantities
 
     if not isinstance(value, bool) and isinstance(value, int) and value > 0:

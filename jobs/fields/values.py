@@ -60,8 +60,8 @@ class Value(NamedTuple):
 
 
 def value(read: Reader, schema: Schema, **options: Any) -> Value:
-    """Return a type; `options` are further fields of Value. Unless `answer` is given, its schema in answers is
-    `schema` without limits such as lengths."""
+    """Return a type whose values `read` converts. `options`: further fields of Value. Unless `answer` is given,
+    the schema in answers is `schema` without limits such as lengths."""
     answer = {keyword: limit for keyword, limit in schema.items() if keyword not in LIMITS}
     return Value(read, schema, options.pop("answer", answer), **options)
 
@@ -91,7 +91,7 @@ def whole(low: int, high: int) -> Value:
 
 
 def number(read: Reader, high: int) -> Value:
-    """Return the type of a decimal number from 0 to `high`."""
+    """Return the type of a decimal number from 0 to `high`, which `read` converts."""
     schema = {**schemas.NUMBER, "minimum": 0, "maximum": high}
     return value(read, schema, parse=notation.parse_number, write=notation.write_number, text=notation.NUMBER)
 

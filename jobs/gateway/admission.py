@@ -139,7 +139,8 @@ async def admit_service(credential: Credential | None, job_id: str, port: int, a
     """Return the service, for members of the job's project. Concurrent requests share one database look-up, which
     is cached for RECHECK_SECONDS. `address`: the client's, to share the database thread fairly.
 
-    Raises as `find_port`; NotRunning if no pod can serve the port now, TooManyRequests if too many look-ups wait."""
+    Raises NotSignedIn, NotVisible and Forbidden as `find_port`, NotRunning if no pod can serve the port now,
+    TooManyRequests if too many look-ups wait."""
     if credential is None:
         raise NotSignedIn
     key = (credential, job_id, port)

@@ -42,9 +42,9 @@ class TooManyRequests(Exception):
 async def connect_on_thread(
     work: Callable[..., T], *arguments: object, project: Hashable, port: Hashable
 ) -> asyncio.Future[T]:
-    """Start a connect when the port and the project have a free slot; return its future. The slot is held until the
-    thread is free, even if the caller has left. Raises TooManyRequests if WAITING_OF_PORT connects to the port wait
-    already."""
+    """Run `work`, which connects to a port, on a thread once the port and its project have a free slot; return
+    its future. The slot is held until the thread is free, even if the caller has left. Raises TooManyRequests if
+    WAITING_OF_PORT connects to the port wait already."""
     try:
         with _waiting.hold(port):
             slots = (_slots("port", port, CONNECTS_OF_PORT), _slots("project", project, CONNECTS_OF_PROJECT))

@@ -65,8 +65,8 @@ def status_of(refusal: Exception) -> int:
 async def refuse_access(
     scope: Scope, send: Send, refusal: NotVisible | Forbidden | NotRunning, job_url: str = ""
 ) -> None:
-    """Answer a request without access, or to a service that is not running. `job_url` is shown to users with
-    access."""
+    """Answer a request with the status and message of `refusal`. `job_url`: a link on the page, shown only if the
+    service is not running."""
     status = status_of(refusal)
     codes = {404: "not_found", 403: "forbidden", 503: "service_not_running"}
     may_come = isinstance(refusal, NotRunning) and refusal.may_come

@@ -39,8 +39,9 @@ async def serve_program(
     read_output: ReadOutput[P],
     take_input: TakeInput[P],
 ) -> None:
-    """Open a program in a pod by `opening` (see podsocket.opened; `path` matches the URL) and copy bytes until its
-    output ends, the client leaves or its access ends; then close the program and send its exit code or the reason."""
+    """Open a program in a pod by `opening` (see podsocket.opened; `path` matches the URL). Copy output, as
+    `read_output` yields it, and input, by the handler that `take_input` returns, until the output ends, the
+    client leaves or its access ends. Then close the program and send its exit code or the reason."""
     found = await opened(scope, receive, send, path, opening)
     if found is None:
         return

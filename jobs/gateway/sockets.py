@@ -101,8 +101,9 @@ async def _join(
     rights: Coroutine[Any, Any, None],
     gone: Coroutine[Any, Any, None],
 ) -> tuple[int, str] | None:
-    """Copy messages in both directions. Return the code and reason with which to close the browser's side;
-    None if the browser closed it."""
+    """Copy messages in both directions until a side closes or a task ends: `rights` (the user has lost access) or
+    `gone` (the browser is gone). Return the code and reason with which to close the browser's side; None if it is
+    closed."""
     up = asyncio.create_task(_to_pod(pod, receive))
     down = asyncio.create_task(_to_browser(pod, send))
     watch, leaving = asyncio.create_task(rights), asyncio.create_task(gone)
@@ -146,7 +147,8 @@ async def _to_browser(pod: ClientConnection, send: Send) -> tuple[int, str]:
 
 
 def _ending(closed: ConnectionClosed) -> tuple[int, str]:
-    """Return the pod server's close code and reason; codes that may not be sent are replaced."""
+    """Return the code and reason with which the pod's server closed, for the browser; codes that may not be sent
+    are replaced."""
     if closed.rcvd is None:
         return GOING_AWAY, "the service closed the connection"
     return (NORMAL if closed.rcvd.code == NO_STATUS else closed.rcvd.code), closed.rcvd.reason

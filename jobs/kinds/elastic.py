@@ -77,8 +77,8 @@ class Elastic(Batch):
 
 @lru_cache(maxsize=1024)
 def _stepped(fewest: int, most: int, step: int) -> tuple[int, ...]:
-    """Return the sizes of a job with `worker_step`; cached, so that thousands of equal jobs share one
-    object."""
+    """Return the sizes from `fewest` to `most` in steps of `step` workers. Cached, so that thousands of equal
+    jobs share one object."""
     return tuple(range(fewest, most + 1, step))
 
 

@@ -197,7 +197,8 @@ def _try_log(changes: _Changes, pod: PodRow, unreadable: set[str]) -> Progress |
 
 
 def _read_log(changes: _Changes, pod: PodRow) -> Progress | None:
-    """Read new lines of the pod's log and store the offset. Return the newest progress, or None."""
+    """Read new lines of the pod's log and add the new offset to `changes`. Return the newest progress in them,
+    None if there is none."""
     path = log_path(settings.LOG_DIR, str(pod.job_id), pod.attempt, pod.rank)
     try:
         size = path.stat().st_size
@@ -253,7 +254,7 @@ def _take_jobs(
 
 
 def _rows_of(cluster: Cluster, reporting: Set[UUID]) -> list[tuple[Any, ...]]:
-    """Return columns of the cluster's active jobs, most of which report, and of the others that report."""
+    """Return columns of the cluster's active jobs and of the jobs `reporting` (ids)."""
     columns = ("pk", "kind", "progress", "gpu_utilization", "active_at")
     active = Job.objects.filter(project__cluster=cluster, state__in=ACTIVE_STATES)
     rows = list(active.values_list(*columns))
@@ -294,7 +295,7 @@ def _take_devices(
 
 
 def _forget_waiting(changes: _Changes, cluster: Cluster) -> None:
-    """Clear the stored usage of queued jobs."""
+    """Add to `changes` that queued and suspended jobs have no usage."""
     waiting = Job.objects.filter(project__cluster=cluster, state__in=(QUEUED, SUSPENDED))
     for job_id in waiting.filter(gpu_utilization__isnull=False).values_list("pk", flat=True):
         changes.jobs[job_id]["gpu_utilization"] = None

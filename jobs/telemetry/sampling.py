@@ -77,8 +77,9 @@ def sample_use(
     pods: Sequence[PodRow],
     usages: Mapping[str, PodUsage],
 ) -> None:
-    """Add this second's measurements of devices, nodes, the cluster, jobs and projects to the current step. A
-    value that could not be read is skipped, not counted as 0."""
+    """Add this second's `reports` of devices and `usages` of pods (by name) to the current step of `accumulator`:
+    for devices, nodes, the cluster, jobs and projects. A value that could not be read is skipped, not counted as
+    0."""
     for report in reports:
         subject = f"{report.node}/{report.device_index}"
         _add(accumulator, "device", subject, report.utilization, report.memory_used_mib)
@@ -153,7 +154,8 @@ def sample_queue(accumulator: Accumulator, cluster: Cluster, before: int | None)
 
 
 def sample_holders(accumulator: Accumulator, cluster: Cluster, seconds: float) -> None:
-    """Add the GPU seconds of the last `seconds` for every project's users, by current allocations."""
+    """Add to `accumulator` the GPU seconds of the last `seconds` for every project's users, by current
+    allocations."""
     held = Allocation.objects.filter(released_at=None, pod__node__cluster=cluster)
     owners = (
         held.values_list("pod__job__project_id", "pod__job__user_id").annotate(Sum("milli_gpus")).order_by()

@@ -36,7 +36,7 @@ class SelfReported:
         return last if now - at <= STALE_AFTER else None
 
     def keep(self, pod_names: set[str]) -> None:
-        """Drop the reports of all pods except these."""
+        """Drop the reports of all pods except those with these names."""
         self.self_reported = {name: said for name, said in self.self_reported.items() if name in pod_names}
 
 

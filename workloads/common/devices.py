@@ -58,6 +58,7 @@ def take_device() -> DeviceUse:
 
 
 def memory_fraction(total_mib: int) -> float:
-    """Return the pod's share of a device's memory, 1 if it has all of it or no limit is known."""
+    """Return the pod's share of the memory of a device with `total_mib` MiB; 1 if it has all of it or no limit is
+    known."""
     granted_mib = int(os.environ.get("TRAINYARD_GPU_MEMORY_MIB", "0") or 0)
     return min(1.0, granted_mib / total_mib) if granted_mib > 0 else 1.0

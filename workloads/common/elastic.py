@@ -159,8 +159,8 @@ class World:
         return self.policy.learning_rate_factor(self.size, self._size_before, since)
 
     def steps(self) -> Iterator[Step]:
-        """Yield one Step at a time until the epochs are complete, the job is stopped, or this worker has left. A
-        step whose `average` returned False is yielded again with the same samples."""
+        """Yield one Step at a time until the epochs are complete, the job is stopped, or this worker has left. If
+        the step's `average` returned False, its samples come again, divided among the workers that remain."""
         while not (self.epochs.is_over or self.has_left or self.is_stopped):
             global_batch = self.policy.global_batch(self.size)
             step = Step(self, self.epochs.share(self.rank, self.size, global_batch))
@@ -170,8 +170,9 @@ class World:
                 self._complete(global_batch)
 
     def average(self, parameters: list[torch.nn.Parameter], indexes: Tensor) -> bool:
-        """Average the gradients over all workers for `Step.average`. `indexes`: this worker's samples. An error
-        of a collective call counts as a lost peer, and a new group is formed; other errors are raised."""
+        """Average the gradients of `parameters` over all workers, as `Step.average` does; return as it does.
+        `indexes`: this worker's samples. An error of a collective call counts as a lost peer, and a new group is
+        formed; other errors are raised."""
         gradients, flat = _flattened(parameters)
         lost: BaseException | None = None
         try:
@@ -197,8 +198,8 @@ class World:
         return True
 
     def _exchange(self, indexes: Tensor) -> int:
-        """Agree with all members on what happens at the end of this step. Return the number of samples of all
-        members."""
+        """Agree with all members on what happens at the end of this step; return how many samples all of them
+        have in it. `indexes`: this worker's."""
         busy = time.monotonic() - self._busy_since
         newest = self.generation if self._member is None else self._member.newest(busy)
         mine = [newest, len(indexes), digest_of(indexes), int(bool(self._stop))]
@@ -288,8 +289,9 @@ class World:
         return gathered
 
     def _finish(self, work: distributed.Work) -> None:
-        """Wait for a collective call. Raises PeerLost if a member is gone. On CPUs it polls for that: gloo may
-        not notice a closed connection while sending and would wait until its time limit."""
+        """Wait for the collective call `work`. Raises PeerLost if a member is gone. On CPUs the membership is
+        polled for that: gloo may not notice a closed connection while sending and would wait until its time
+        limit."""
         while self._member is not None and self.device.type == "cpu" and not work.is_completed():
             try:
                 work.wait(LOOK)
@@ -400,8 +402,8 @@ class _Membered:
             time.sleep(POLL_SECONDS)
 
     def _form(self, found: Membership) -> bool:
-        """Build the process group of a generation. Return False if a newer one was published meanwhile. Raises
-        RuntimeError or OSError if a member cannot be reached or the job is stopped."""
+        """Build the process group of the generation `found`. Return False if a newer one was published meanwhile.
+        Raises RuntimeError or OSError if a member cannot be reached or the job is stopped."""
         dissolve()
         world, rank = self._world, found.rank_of(self._status.id)
         assert rank is not None
@@ -474,7 +476,7 @@ class _Membered:
 
 
 def _flattened(parameters: list[torch.nn.Parameter]) -> tuple[list[Tensor], Tensor]:
-    """Return the gradients, and a copy of all of them in one tensor."""
+    """Return the parameters' gradients, zeros for one without, and one tensor with a copy of all of them."""
     gradients = [
         torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters
     ]

@@ -21,7 +21,7 @@ def dissolve() -> None:
 
 
 def give_up(work: distributed.Work) -> None:
-    """Abandon a call of the default group that may never end. Keeps references to it for ever, since freeing the call
+    """Abandon `work`, a call of the default group that may never end. It is referenced for ever, since freeing it
     would wait for it."""
     _given_up[:] = [one for one in _given_up if not one[0].is_completed()]
     _given_up.append((work, distributed.distributed_c10d._get_default_group()))

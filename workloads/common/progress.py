@@ -54,8 +54,9 @@ def report(
     gpu_memory_mib: int | None = None,
     **metrics: float,
 ) -> None:
-    """Print one progress line. `step` counts from 1 over all epochs to `total_steps`. `gpu_utilization`: 0 to 1,
-    since the last line; None: not reported, as for `gpu_memory_mib`. `metrics`: values such as loss and accuracy."""
+    """Print one progress line. `step` counts from 1 over all epochs to `total_steps`; `seconds_per_step` gives
+    the remaining time. `gpu_utilization`: 0 to 1, since the last line; None: not reported, as for
+    `gpu_memory_mib`. `metrics`: values such as loss and accuracy."""
     fields = {
         "trainyard": 1,
         "epoch": epoch,

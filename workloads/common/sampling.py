@@ -1,4 +1,5 @@
-"""Assign every sample exactly once per epoch to workers, whose number may change from one step to the next."""
+"""Divide the samples of each epoch among workers, whose number may change from one step to the next, and count
+the epochs in which every sample was used exactly once."""
 
 from __future__ import annotations
 
@@ -110,8 +111,8 @@ class Epochs:
 
 
 def digest_of(indexes: Tensor) -> int:
-    """Return a 64-bit digest of a set of samples, independent of their order: the sum of their hashes, which
-    practically never is equal for two different multisets of the same size."""
+    """Return a 64-bit digest of the sample `indexes`, independent of their order: the sum of their hashes. Two
+    different multisets of the same size practically never have equal digests."""
     mixed = (indexes.long() + 1) * _GOLDEN
     mixed = (mixed ^ (mixed >> 29)) * _GOLDEN
     return int((mixed ^ (mixed >> 32)).sum())

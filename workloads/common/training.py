@@ -79,8 +79,8 @@ class Position:
 
 
 def train(make: Callable[[RankInfo], Program], plan: Plan) -> int:
-    """Train the Program that `make` returns on all ranks of this job. Return the exit code: 1, after a message, if its
-    data or a checkpoint cannot be used."""
+    """Train the Program that `make` returns on all ranks of this job. Return the exit code: 0, 143 after SIGTERM,
+    or 1, after a message, if its data or a checkpoint cannot be used."""
     stop = StopRequest()
     use = take_device()
     try:
@@ -132,8 +132,8 @@ class Training:
         self._program.optimizer.load_state_dict(state["optimizer"])
 
     def run(self, stop: StopRequest) -> int:
-        """Train to the end, or to the step after any rank received SIGTERM. Return the exit code. Raises
-        LossNotFinite if a loss or a weight is NaN or infinite."""
+        """Train to the end, or to the step after any rank received SIGTERM. Return 0, or 143 after SIGTERM.
+        Raises LossNotFinite if a loss or a weight is NaN or infinite."""
         start = "resumed" if self.at.step else "started"
         self._print(
             f"{start} at step {self.at.step} of {self.total_steps()} on {self._use.device}, {self._ranks}"
@@ -289,7 +289,7 @@ class _Pace:
         self.seconds = 0.0
 
     def add(self, allreduce_seconds: float) -> float:
-        """Add a step's all-reduce seconds; return the sum since the last progress line."""
+        """Add the seconds of a step's all-reduces; return their sum since the last progress line."""
         if self._is_next_new:
             self._allreduce, self._is_next_new = 0.0, False
         self._allreduce += allreduce_seconds

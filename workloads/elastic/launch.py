@@ -81,7 +81,8 @@ class Crew:
         return [self._fork(number).id for number in range(first, first + count)]
 
     def is_ready(self, numbers: Sequence[int]) -> bool:
-        """Return whether all of these workers have written their first status, so that `publish` may name them."""
+        """Return whether all workers with these numbers have written their first status, so that `publish` may
+        name them."""
         return all(self.workers[number].status is not None for number in numbers)
 
     def publish(self, numbers: Sequence[int], *, is_loss: bool = False) -> int:

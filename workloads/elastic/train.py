@@ -76,7 +76,8 @@ class Training:
         self._started_at, self._reported_at, self._reported_step = 0.0, 0.0, 0
 
     def run(self) -> int:
-        """Train until the end, a stop, or until this worker is no longer a member. Return the exit code."""
+        """Train until the end, a stop, or until this worker is no longer a member. Return the exit code: 0, 143
+        after SIGTERM, or 1, after a message, if the checkpoint cannot be used."""
         settings = self._settings
         try:
             first_step, workers = self._resume()

@@ -115,7 +115,8 @@ def _blocks(width: float, depth: float) -> tuple[list[nn.Module], int]:
 
 
 def _convolution(before: int, after: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """Return a padded convolution with batch norm and activation; the image size changes only by the stride."""
+    """Return a convolution from `before` to `after` channels with batch norm and activation. It is padded, so
+    that the image size changes only by the stride."""
     return [
         nn.Conv2d(before, after, kernel, stride, (kernel - 1) // 2, groups=groups, bias=False),
         nn.BatchNorm2d(after),

@@ -114,8 +114,8 @@ class Classification:
         return accuracy
 
     def _right(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return for each image 1 if its class is right, else 0; with several labels, the share of them that are
-        right."""
+        """Return for each image 1 if its class is right by `logits`, else 0; with several labels, the share of
+        them that are right."""
         if self._is_multi:
             return ((logits > 0) == (targets > 0.5)).float().mean(dim=1)
         return (logits.argmax(dim=1) == targets).float()

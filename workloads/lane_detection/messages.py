@@ -80,7 +80,8 @@ def _weight_gradient(padded: Tensor, messages: Tensor, weight: Tensor, is_revers
 
 
 def _pairs(count: int, is_reversed: bool) -> list[tuple[int, int]]:
-    """Return (previous slice, slice) for `count` slices in the order of passing."""
+    """Return (previous slice, slice) for `count` slices in the order of passing; from the last to the first if
+    `is_reversed`."""
     return list(itertools.pairwise(range(count)[:: -1 if is_reversed else 1]))
 
 

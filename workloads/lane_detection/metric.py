@@ -35,9 +35,9 @@ class Score:
 def score(
     predicted: Sequence[Lane], true: Sequence[Lane], rows: Sequence[float], run_ms: float = 0.0
 ) -> Score:
-    """Return the score of one image by the benchmark's rules. `rows`: the y of each x in a lane. `run_ms`: the
-    network's time for the image in milliseconds; above SLOWEST_MS all lanes count as missed. Raises ValueError
-    for a lane whose length differs from that of `rows`."""
+    """Return the score of the lanes `predicted` for one image with the lanes `true`, by the benchmark's rules.
+    `rows`: the y of each x in a lane. `run_ms`: the network's time for the image in milliseconds; above
+    SLOWEST_MS all lanes count as missed. Raises ValueError for a lane whose length differs from that of `rows`."""
     return _score(predicted, true, rows, run_ms, is_strict=False)
 
 
@@ -104,7 +104,8 @@ def _best_once(table: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _accuracy(guess: Lane, lane: Lane, tolerance: float) -> float:
-    """Return the share of rows on which the two lanes are less than `tolerance` pixels apart, or both have no point."""
+    """Return the share of rows on which the predicted lane `guess` and `lane` are less than `tolerance` pixels
+    apart, or both have no point."""
     pairs = (
         (x if x >= 0 else NO_POINT, true if true >= 0 else NO_POINT)
         for x, true in zip(guess, lane, strict=True)

@@ -87,8 +87,9 @@ def enlarged(coarse: Tensor) -> Tensor:
 
 
 def loss_of(fine: Tensor, lanes: Tensor, labels: Tensor, exists: Tensor) -> Tensor:
-    """Return the loss: cross-entropy of the classes, with a lower weight of the background, plus a tenth of
-    that of the lanes' existence. `labels`: (n, h, w) classes; `exists`: (n, 4) of 0 or 1."""
+    """Return the loss: cross-entropy of the class logits `fine`, with a lower weight of the background, plus a
+    tenth of that of the logits `lanes` of the lanes' existence. `labels`: (n, h, w) classes; `exists`: (n, 4) of
+    0 or 1."""
     weights = torch.tensor(CLASS_WEIGHTS, device=fine.device)
     segments = functional.cross_entropy(fine.float(), labels, weights)
     existence = functional.binary_cross_entropy_with_logits(lanes.float(), exists)
@@ -96,7 +97,8 @@ def loss_of(fine: Tensor, lanes: Tensor, labels: Tensor, exists: Tensor) -> Tens
 
 
 def _between(size: int, like: Tensor) -> Tensor:
-    """Return the matrix (SCALE * size, size) that interpolates linearly along one side, with aligned ends."""
+    """Return the matrix (SCALE * size, size) that interpolates `size` values linearly to SCALE times as many,
+    with aligned ends; on the device of `like`, with its type."""
     many = SCALE * size
     places = torch.arange(many, dtype=torch.float64) * ((size - 1) / (many - 1))
     apart = (places[:, None] - torch.arange(size, dtype=torch.float64)).abs()

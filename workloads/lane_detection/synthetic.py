@@ -37,7 +37,8 @@ def write_clips(folder: Path, count: int, seed: int = 0) -> None:
 
 
 def draw_road(seed: int) -> tuple[Image.Image, list[list[int]]]:
-    """Return one image and its lanes; each lane is a list with an x for each of ROWS, -2 where it has no point."""
+    """Return an image, equal for equal seeds, and its lanes; each lane is a list with an x for each of ROWS, -2
+    where it has no point."""
     draw = np.random.default_rng(seed)
     curves = _curves(draw)
     picture = Image.new("RGB", (WIDTH, HEIGHT), tuple(int(tone) for tone in draw.integers(120, 200, 3)))

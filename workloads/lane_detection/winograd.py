@@ -80,8 +80,8 @@ class _Tiles:
         return slice(None), slice(one, one + self.height), slice(one, one + self.width)
 
     def grid(self, like: Tensor, channels: int, further: int = 0) -> Tensor:
-        """Return zeros of (n, down, OUT, dilation, across, OUT, dilation, channels), with `further` more tiles down
-        and across."""
+        """Return zeros of (n, down, OUT, dilation, across, OUT, dilation, channels), with `further` more tiles
+        down and across; on the device of `like`, with its type."""
         one = self.dilation
         sides = self.down + further, OUT, one, self.across + further, OUT, one
         return like.new_zeros(self.pictures, *sides, channels)
@@ -120,14 +120,15 @@ class _Winograd(torch.autograd.Function):
 
 
 def _matrix(rows: tuple[tuple[float, ...], ...], like: Tensor) -> Tensor:
-    """Return the Kronecker square of a transform: it applies `rows` to both sides of a tile that is stored as one
-    vector."""
+    """Return the Kronecker square of the transform `rows`, which applies it to both sides of a tile that is
+    stored as one vector; on the device of `like`, with its type."""
     one = like.new_tensor(rows)
     return torch.kron(one, one)
 
 
 def _inputs(x: Tensor, tiles: _Tiles) -> Tensor:
-    """Cut and transform the input: (n, h, w, c) -> (36, tiles, c)."""
+    """Cut the padded image into overlapping tiles of 6x6 pixels and transform them: (n, h, w, c) -> (36, number
+    of tiles, c)."""
     channels, one = x.shape[3], tiles.dilation
     padded = x.new_zeros(
         tiles.pictures, (OUT * tiles.down + 2) * one, (OUT * tiles.across + 2) * one, channels

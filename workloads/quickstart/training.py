@@ -106,8 +106,8 @@ class Training:
         return checkpoint.save(self.checkpoints, self.step, state, MODEL)
 
     def run(self, stop: StopRequest) -> int:
-        """Train to the end, or to the step after a stop was requested. Return the exit code. Raises LossNotFinite if
-        a loss or a weight is NaN or infinite."""
+        """Train to the end, or to the step after SIGTERM, which `stop` notes. Return 0, or 143 after SIGTERM.
+        Raises LossNotFinite if a loss or a weight is NaN or infinite."""
         pace = _Pace(self)
         for batch in self._batches():
             loss, is_asked = self._train_step(batch, stop)
@@ -194,8 +194,8 @@ class _Pace:
 
 
 def train(settings: Settings) -> int:
-    """Train as one rank of a job, or alone. Return the exit code: 1, after a message, if the checkpoint cannot be
-    used."""
+    """Train as one rank of a job, or alone. Return the exit code: 0, 143 after SIGTERM, or 1, after a message, if
+    the checkpoint cannot be used."""
     stop = StopRequest()
     use = take_device()
     with joined_ranks(use.device) as rank_info:

@@ -50,7 +50,7 @@ def kept_position(lines: int) -> int:
 
 
 def keep_position(printed: int) -> None:
-    """Write the position atomically, so that a kill leaves the old or the new one."""
+    """Write how many lines were `printed`, atomically, so that a kill leaves the old or the new number."""
     beside = POSITION.with_suffix(".new")
     beside.write_text(str(printed))
     beside.replace(POSITION)
