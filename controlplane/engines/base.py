@@ -110,15 +110,14 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node. `pool`: the name of its node pool; `labels`: those of the node in its cluster.
+    """What an engine reports of one node. `pool`: its node pool's name; `labels`: those in its cluster; `message`:
+    why it is not ready or closed.
 
-    `device_parts`: the number of equal parts in which each device is allocated, 1 for whole devices only; a
-    share is rounded up to parts. `is_one_part_per_pod`: a pod gets at most one part of a device.
-
-    `extras`: allocatable extended resources by the cluster's names, minus what pods outside Trainyard hold.
-    `is_closed`: healthy, but cordoned or tainted in its cluster.
-
-    `interruption_seconds`: how long after its notice the provider takes the node away, None without a notice.
+    `device_parts`: in how many equal parts each device can be allocated, 1 for whole devices only; a share is rounded
+    up to parts. `is_one_part_per_pod`: a pod gets at most one part of a device. `extras`: allocatable extended
+    resources by the cluster's names, minus what pods outside Trainyard hold. `is_closed`: healthy, but cordoned or
+    tainted in its cluster. `interruption_seconds`: how long after its notice the provider takes the node away, None
+    without a notice.
     """
 
     name: str
@@ -138,7 +137,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """A pod's share of one device: 1,000 milli-GPUs is the whole device; `memory_mib` is the pod's memory on it."""
+    """A pod's share of one device. `milli_gpus`: 1,000 is the whole device; `memory_mib`: the pod's memory on it."""
 
     index: int
     milli_gpus: int
@@ -147,10 +146,8 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class ProjectReport:
-    """What `sync_projects` sends to a cluster about a project, in milli-GPUs; `limit_milli_gpus` None: unlimited.
-
-    `members`: (user name, role) pairs. `department`: the parent's name, "" without one.
-    """
+    """A project as `sync_projects` sends it to a cluster. `limit_milli_gpus` None: unlimited. `members`: (user name,
+    role) pairs. `department`: its name, "" for a project without one."""
 
     name: str
     quota_milli_gpus: int
@@ -163,7 +160,7 @@ class ProjectReport:
 
 @dataclass(frozen=True, slots=True)
 class DepartmentReport:
-    """A department's numbers for `sync_projects`, in milli-GPUs. Quota or limit None: unlimited."""
+    """A department as `sync_projects` sends it to a cluster. Quota or limit None: unlimited."""
 
     name: str
     quota_milli_gpus: int | None
@@ -174,7 +171,7 @@ class DepartmentReport:
 
 @dataclass(frozen=True, slots=True)
 class SecretValue:
-    """The source of an environment variable: a key of a secret in the project's namespace."""
+    """The source of an environment variable: one key of a Kubernetes secret in the project's namespace."""
 
     secret: str
     key: str
@@ -182,8 +179,8 @@ class SecretValue:
 
 @dataclass(frozen=True, slots=True)
 class CodeSource:
-    """The code tree in a pod's working directory: its hash, and the project in whose code store it is. `url`,
-    `token`: address and credential for pods that cannot read the store, "" elsewhere."""
+    """The code for a pod's working directory. `tree`: the hash of the code tree; `project_id`: whose code store has
+    it. `url` and `token`: for pods that cannot read that store, "" elsewhere."""
 
     tree: str
     project_id: int
@@ -192,8 +189,8 @@ class CodeSource:
 
 
 class Mount(NamedTuple):
-    """A directory that is mounted into a pod. `source`: a directory of the node or, with `claim`, the claim
-    whose `sub_path` is mounted. `path`: the mount path in the pod. Serialised to JSON as a list."""
+    """A directory mounted into a pod at `path`. `source`: a directory of the node, "" with `claim`: the name of a
+    claim, of which `sub_path` is mounted. Serialised to JSON as a list."""
 
     source: str
     path: str
@@ -204,7 +201,7 @@ class Mount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GangMember:
-    """One pod of an attempt, as its launcher sees it. `devices`: indexes of its devices on `node`."""
+    """One pod of an attempt, as the launcher pod needs it. `devices`: the indexes of its devices on `node`."""
 
     rank: int
     pod_name: str
@@ -284,7 +281,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """The engine's state of one pod.
+    """What an engine reports of one pod.
 
     `exit_code`: the command's, 128 + n after signal n, None if unknown. `is_proven_gone`: no process of the pod is
     left, the only condition under which its devices may be reused. `ports`: declared port -> address reachable from
@@ -310,7 +307,7 @@ class PodReport:
 
 @dataclass(frozen=True, slots=True)
 class PodUsage:
-    """One pod's usage: `utilization` 0 to 1 of its share. None: unknown."""
+    """One pod's usage of one device. `utilization`: 0 to 1 of the pod's share. None: unknown."""
 
     pod_name: str
     utilization: float | None
@@ -319,7 +316,8 @@ class PodUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """One device at one moment: `utilization` 0 to 1 of the whole device. None: could not be read."""
+    """One device's usage at one moment. `utilization`: 0 to 1 of the whole device. None: could not be read. `pods`:
+    usage by the pods on it, if the engine can separate them."""
 
     node: str
     device_index: int
@@ -334,16 +332,16 @@ class Shell(Protocol):
     def fileno(self) -> int: ...
 
     def read(self, limit: int = 65536) -> bytes:
-        """Return at most `limit` bytes of output, blocking until there is some; b"" when the shell has ended."""
+        """Return up to `limit` bytes of output. Blocks until there is some; b"" when the shell has ended."""
 
     def write(self, data: bytes) -> int:
-        """Write input without blocking. Return how many bytes were accepted: 0 while the terminal is full (poll
+        """Write input without blocking, and return how many bytes were accepted; 0 while the terminal is full (poll
         `fileno`)."""
 
     def resize(self, columns: int, rows: int) -> None: ...
 
     def close(self) -> int | None:
-        """End the shell and everything in it. Return its exit code if it had ended by itself, else None."""
+        """End the shell and all its processes. Return its exit code if it had ended by itself, else None."""
 
 
 STDOUT, STDERR = 1, 2
@@ -360,25 +358,25 @@ class Process(Protocol):
     def fileno(self) -> int: ...
 
     def input_fileno(self) -> int:
-        """Return a descriptor that becomes writable when there is room for input."""
+        """Return a file descriptor that becomes writable when there is room for input."""
 
     def read(self, limit: int = 65536) -> tuple[int, bytes]:
-        """Return STDOUT or STDERR and at most `limit` bytes from it, without blocking; the bytes may be empty. Raise
+        """Return (STDOUT or STDERR, up to `limit` bytes of it) without blocking; the bytes may be empty. Raise
         EOFError at the end of all output."""
 
     def write(self, data: bytes) -> int:
-        """Write input without blocking. Return how many bytes were accepted; all are discarded once the command has
-        closed its input."""
+        """Write input without blocking, and return how many bytes were accepted. Once the command has closed its
+        input, all are accepted and discarded."""
 
     def close_input(self) -> None:
-        """Close the command's input."""
+        """Close the command's input, so that it reads the end of file."""
 
     def close(self) -> int | None:
         """End the command and its session. Return its exit code if it had ended by itself, else None."""
 
 
 class Engine(Protocol):
-    """The interface to one cluster. Every method may raise EngineUnreachable."""
+    """The interface to one cluster. Every method may raise EngineUnreachable and is safe to repeat."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -386,93 +384,92 @@ class Engine(Protocol):
     def nodes(self) -> tuple[NodeReport, ...]: ...
 
     def start(self, spec: PodSpec) -> None:
-        """Start the pod once; a repeat from any process has no effect. Raise EngineRefused if it cannot be started."""
+        """Start the pod unless it was started or stopped before, by any process. Raise EngineRefused if it cannot be
+        started."""
 
     def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
-        """Send the stop signal, and kill the pod after `grace_seconds`; returns immediately. A repeat can only
-        shorten the grace period.
-
-        Stopping a pod that was never started prevents its start for good; that needs `project`, the pod's project.
-        """
+        """Send the stop signal, and kill the pod after `grace_seconds`. Returns at once; a repeat can only shorten
+        the grace. Stopping a pod that was never started prevents its start for good; that needs `project`, the pod's
+        project."""
 
     def pods(self) -> tuple[PodReport, ...]:
-        """Return every pod that was started, or stopped before its start, and is not forgotten. May be some seconds
-        old, so a pod that another process has just started may be missing."""
+        """Return all pods that were started, or stopped before their start, and are not forgotten. May be some
+        seconds old, so a pod that another process has just started may be missing."""
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
-        """Return one pod's current report; None if there is certainly no such pod. Raise EngineRefused if
-        that cannot be determined."""
+        """Return the present report of one pod; None if there is certainly no such pod. Raise EngineRefused if that
+        cannot be determined."""
 
     def forget(self, pod_name: str) -> None:
-        """Clean up after a pod whose end was recorded; its log is kept. Raise EngineRefused(POD_NOT_GONE) before
-        its end."""
+        """Remove what is left of a pod whose end was recorded, except its log. Raise EngineRefused(POD_NOT_GONE)
+        before its end."""
 
     def forget_job(self, job_id: str) -> None:
-        """Remove what the job's pods keep between attempts: working directories and checkpoints."""
+        """Remove the working directories and checkpoints of a job. Its pods must be forgotten."""
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
-        """Return at most `limit` log lines from a byte offset. Raises EngineRefused(NO_SUCH_POD) for an unknown
-        pod."""
+        """Return up to `limit` log lines from byte `offset`. Raise EngineRefused(NO_SUCH_POD) for an unknown pod."""
 
     def usage(self) -> tuple[UsageReport, ...]:
-        """Return one report per device, in node and device order."""
+        """Return one report per device, in the order of nodes and devices."""
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
-        """Open a shell of this size in characters in a pod. Raises EngineRefused if the pod does not run or has
-        none."""
+        """Open a shell in a running pod, on a terminal of `columns` by `rows` characters. Raise EngineRefused if the
+        pod does not run or has no shell."""
 
     def run_command(self, pod_name: str, command: Sequence[str]) -> Process:
-        """Run a command in a running pod, a shell if it is empty. Raises EngineRefused if either cannot run."""
+        """Run a command in a running pod; an empty one runs a shell. Raise EngineRefused if the pod does not run or
+        the command cannot be run."""
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
-        """Return a stream to a running pod's port. Raises EngineRefused if it has none, OSError if nothing listens."""
+        """Return a stream socket that is connected to a port of a running pod. Raise EngineRefused if the pod does
+        not run or cannot be reached, OSError if no process listens on the port."""
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
-        """Keep the logs of exactly these pods (name -> file of the log store) up to date from now on.
-
-        Called repeatedly by the one process that may write them; returns immediately. No effect if the engine
-        WRITES_LOG_STORE.
-        """
+        """Keep the log files of exactly these pods up to date from now on. `paths`: pod name -> file of the log
+        store. Returns at once; only one process may call it, repeatedly. No effect if the engine WRITES_LOG_STORE."""
 
     def sync_projects(
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
     ) -> None:
         """Create, update and remove the cluster's objects so that they match these projects and departments. Called
-        every few seconds with all of them; unchanged ones cost no call. Raise EngineRefused for the first refused
+        every few seconds with all of them; unchanged ones cost no request. Raise EngineRefused for the first refused
         one, after processing the others."""
 
     def forget_project(self, project: str) -> None:
-        """Remove the cluster's objects of a deleted project. Never touches objects of other owners."""
+        """Remove the cluster's objects of a deleted project. Objects of other owners are never touched."""
 
     def close(self) -> None:
-        """End this object's threads and connections; pods keep running. Use no method afterwards."""
+        """End this object's threads and connections. Pods keep running. Call no method afterwards."""
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
-        """Block until a pod may have changed state; return False after the timeout. May miss changes."""
+        """Block until a pod may have changed its state, and return True; False after `timeout_seconds`. May miss
+        changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """What an elastic pod wrote in answer to its membership file: JSON text ("" if none), and the seconds since its
-    last heartbeat."""
+    """An elastic pod's answer to its membership file. `text`: JSON, "" if it has written none; `silent_seconds`:
+    since its last heartbeat."""
 
     text: str = ""
     silent_seconds: float = 0.0
 
 
 class MembershipEngine(Protocol):
-    """The additional interface of engines with the capability MEMBERSHIP."""
+    """What engines with the capability MEMBERSHIP offer in addition to Engine."""
 
     def exchange(self, pod_name: str, membership: str) -> MemberReport:
-        """Replace an elastic pod's membership file if it differs from `membership` (JSON text; "" leaves it
-        unchanged). Return the pod's status report, which is empty for an absent pod."""
+        """Write `membership`, JSON text, to an elastic pod's membership file if it differs; "" leaves the file
+        unchanged. Return the pod's answer, which is empty for an absent pod."""
 
 
 POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 def pod_name(job_id: str, attempt: int, rank: int) -> str:
-    """Return the engine's name of a pod, derived from (job, attempt, rank), so that a repeated start is harmless."""
+    """Return an engine's name for a pod. It is derived from job, attempt and rank, so that a repeated start has no
+    effect."""
     return f"{job_id}-{attempt}-{rank}"
 
 
@@ -486,7 +483,7 @@ def parts_of(name: str) -> tuple[str, int, int] | None:
 
 
 def is_job_id(text: str) -> bool:
-    """Return whether `text` is a job's id; objects of other owners in the cluster may resemble ours."""
+    """Return whether `text` is a UUID in its normal form, as job ids are; other owners' objects may resemble ours."""
     try:
         return str(UUID(text)) == text
     except ValueError:
@@ -494,7 +491,7 @@ def is_job_id(text: str) -> bool:
 
 
 def check_pod_name(name: str) -> None:
-    """Raise EngineRefused unless the name is valid as a file name and as a Kubernetes name."""
+    """Raise EngineRefused(INVALID_POD) unless the name is valid as a file name and as a Kubernetes name."""
     if not POD_NAME.fullmatch(name):
         words = f"{name!r} is not a pod name: use small letters, digits, '-' and '.'."
         raise EngineRefused(INVALID_POD, words)

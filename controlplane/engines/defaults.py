@@ -8,10 +8,10 @@ from controlplane.engines.base import DepartmentReport, ProjectReport
 
 
 class EngineDefaults:
-    """The methods of `engines.base.Engine` that have no effect for engines without such state."""
+    """Methods of `engines.base.Engine` that do nothing, for engines without projects, log copying or connections."""
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
-        """Do nothing: the pods' output is in the log store already."""
+        """Do nothing: pods write to the log store themselves."""
 
     def sync_projects(
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
@@ -22,4 +22,4 @@ class EngineDefaults:
         """Do nothing: no state is kept per project."""
 
     def close(self) -> None:
-        """Do nothing: there is nothing to end."""
+        """Do nothing: this engine has no threads and connections."""

@@ -23,8 +23,8 @@ MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A scheduler that clusters of this kind can use; `label`: its name for users. `is_delegated`: the cluster's own
-    scheduler decides, not our plan."""
+    """A scheduler that clusters of a kind can use. `label`: its name for users; `is_delegated`: the cluster's own
+    scheduler places the pods, not our plan."""
 
     name: str
     label: str
@@ -38,9 +38,9 @@ PLANNER = Scheduler("planner", "Trainyard")
 class Credential:
     """One field of a cluster's credentials: its reader, its JSON schema, and how the form asks for it.
 
-    `widget`: "way" (one of several exclusive ways to authenticate), "file" (a text, uploaded or pasted),
-    "text" or "switch". `help_edit` replaces `help` if the cluster has credentials already. `suggestions`: the
-    id of the <datalist> that the form's script fills.
+    `widget`: "way" (one of several exclusive ways to authenticate), "file" (a text, uploaded or pasted), "text" or
+    "switch". `help_edit` replaces `help` if the cluster has credentials already. `suggestions`: the id of the
+    <datalist> that the form's script fills.
     """
 
     read: Reader
@@ -54,9 +54,9 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class ClusterForm:
-    """The form that attaches a cluster of this kind. `default_way`: the label of the choice that uses the
-    form's own fields; `script`: a module below static/; `covers`: sentences on what the checks examine;
-    `example`: the command that does the same in `yard`."""
+    """The form that attaches a cluster of a kind. `default_way`: the label of the choice that uses the form's own
+    fields; `script`: a module below static/; `covers`: sentences on what the checks examine; `example`: the `yard`
+    command for the same."""
 
     default_way: str
     script: str
@@ -65,22 +65,22 @@ class ClusterForm:
 
 
 def accept_credentials(given: Mapping[str, Any], is_new: bool, may_run_programs: bool) -> None:
-    """Accept any credentials: the default of `EngineKind.check_credentials`."""
+    """Accept any credentials, as `EngineKind.check_credentials` does by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """Everything that the rest of the product needs of a kind of engine.
+    """What the rest of the product needs to know of a kind of engine before it opens one.
 
-    `opens` and `checks` are "module:function": the first is called with settings and the state directory and
-    returns the engine, the second with the settings and returns the preflight's checks. Clusters of a kind with
-    `checks` are checked before use.
+    `opens` and `checks` are "module:function": the first is called with settings and the state directory and returns
+    the engine, the second with the settings and returns the preflight's checks. Clusters of a kind with `checks` are
+    checked before use. `variable`: the server setting that holds scheduler and settings of the cluster registered at
+    the first start.
 
     `read_settings` returns the settings to store; its argument is None if no settings were given. `read_entry`
     returns (settings, credentials) for the text after `NAME:` in TRAINYARD_CLUSTERS, or raises ValueError.
-    `variable`: the server setting that holds scheduler and settings of the cluster registered at the first
-    start. `check_credentials(given, is_new, may_run_programs)` refuses credentials that cannot be stored. These
-    raise SettingsInvalid, with pointers to the fields.
+    `check_credentials(given, is_new, may_run_programs)` refuses credentials that cannot be stored. The first and the
+    last raise SettingsInvalid, with pointers to the fields.
     """
 
     name: str
@@ -112,23 +112,23 @@ class EngineKind:
 
     @property
     def has_checks(self) -> bool:
-        """Return whether clusters are checked before use, and again on request."""
+        """Return whether clusters of this kind have a preflight."""
         return bool(self.checks)
 
     def scheduler(self, name: str) -> Scheduler | None:
-        """Return the scheduler of this name; None if the kind does not offer it."""
+        """Return the scheduler of this name, None if clusters of this kind cannot use it."""
         return next((one for one in self.schedulers if one.name == name), None)
 
 
 @cache
 def engine_kinds() -> Mapping[str, EngineKind]:
-    """Return all kinds by name."""
+    """Return all kinds of engines by name."""
     kinds: list[EngineKind] = [import_module(module).KIND for module in MODULES]
     return {kind.name: kind for kind in kinds}
 
 
 def engine_kind(name: str) -> EngineKind:
-    """Return the kind of this name. Raise ValueError, listing all kinds, for an unknown name."""
+    """Return the kind of engine of this name. Raise ValueError, which lists all kinds, if there is none."""
     try:
         return engine_kinds()[name]
     except KeyError:
@@ -137,12 +137,12 @@ def engine_kind(name: str) -> EngineKind:
 
 @cache
 def is_delegated(scheduler: str) -> bool:
-    """Return whether clusters with this scheduler place their jobs by themselves."""
+    """Return whether clusters with the scheduler of this name place pods by themselves; False for an unknown name."""
     offered = (one for kind in engine_kinds().values() for one in kind.schedulers)
     return any(one.is_delegated for one in offered if one.name == scheduler)
 
 
 def load(path: str) -> Any:
-    """Return the object of "module:name"; imports the module."""
+    """Import a module and return its object. `path`: "module:name"."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)

@@ -52,7 +52,7 @@ def wall_clock() -> datetime:
 
 
 class VirtualClock:
-    """A clock that advances only on request."""
+    """A clock for tests and replays, which advances only when `advance` is called."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = start
@@ -68,11 +68,11 @@ class VirtualClock:
 class Faults:
     """Faults that tests and benchmarks can set at any time.
 
-    `loses_answers`: starts and stops take effect but raise. `start_refusal` (code, message): refuses every
-    start, as temporary if `is_passing`. `start_waits` (code, message): keeps pods starting, for that reason.
-    `project_refusal` (code, message): refuses syncing projects. `call_seconds`: real duration of starts,
-    stops and forgets. `stop_delay_seconds`: how long pods take to end after a stop, at most the grace.
-    `nodes_down`: not ready. `foreign`: (node, device index) held by pods outside Trainyard.
+    `loses_answers`: starts and stops take effect but raise EngineUnreachable. `start_refusal` (code, message):
+    refuses every start, as temporary if `is_passing`. `start_waits` (code, message): keeps pods starting, for that
+    reason. `project_refusal` (code, message): refuses syncing projects. `call_seconds`: real duration of starts,
+    stops and forgets. `stop_delay_seconds`: how long pods take to end after a stop, at most the grace. `nodes_down`:
+    names of nodes that are not ready. `foreign`: (node, device index) held by pods outside Trainyard.
     """
 
     is_unreachable: bool = False
@@ -98,7 +98,7 @@ class _Pod:
 
 
 class MemoryEngine(EngineDefaults):
-    """The engine that keeps pods in memory. Thread-safe."""
+    """An engine whose pods are records in this process. Thread-safe."""
 
     capabilities: Capabilities = frozenset(
         {base.USAGE, base.FRACTIONS, base.WRITES_LOG_STORE, base.HAS_CATALOGUE, base.MEMBERSHIP}
@@ -221,7 +221,7 @@ class MemoryEngine(EngineDefaults):
     # Methods by which tests, benchmarks and replays control pods.
 
     def finish(self, pod_name: str, exit_code: int = 0, reason: str = "", message: str = "") -> None:
-        """End a running pod at the clock's present time. `reason` "" is COMPLETED for exit code 0, else EXIT_CODE.
+        """End a running pod at the clock's present time. `reason` "": COMPLETED for exit code 0, else EXIT_CODE.
         Raise KeyError for an unknown pod."""
         with self._changed:
             pod = self._pods[pod_name]
@@ -230,18 +230,19 @@ class MemoryEngine(EngineDefaults):
             self._settle()
 
     def lose(self, pod_name: str) -> None:
-        """Remove a pod from the reports, as if it were deleted outside Trainyard."""
+        """Remove a pod from the reports, as if it was deleted outside Trainyard. Raise KeyError for an unknown pod."""
         with self._changed:
             del self._pods[pod_name]
             self._changed.notify_all()
 
     def set_usage(self, pod_name: str, utilization: float, memory_used_mib: int) -> None:
-        """Set the pod's usage: `utilization` of its share, 0 to 1, and memory in MiB."""
+        """Set what `usage` reports of a pod. `utilization`: 0 to 1 of its share. Raise KeyError for an unknown pod."""
         pod = self._pods[pod_name]
         pod.utilization, pod.memory_used_mib = utilization, memory_used_mib
 
     def print_line(self, pod_name: str, text: str) -> None:
-        """Append a line to the pod's log; does nothing for a pod that was only stopped."""
+        """Append a line to the pod's log; none if the pod was stopped before its start. Raise KeyError for an unknown
+        pod."""
         spec = self._pods[pod_name].spec
         if spec is not None:
             writer = LogWriter(spec.log_path)
@@ -282,7 +283,6 @@ class MemoryEngine(EngineDefaults):
             pod.ends_at, pod.ending = ends_at, (exit_code, base.STOPPED, "Stopped.")
 
     def _settle(self) -> None:
-        """End every pod whose end time has come."""
         for pod in self._pods.values():
             self._settle_pod(pod)
 
@@ -310,7 +310,7 @@ class MemoryEngine(EngineDefaults):
         self._changed.notify_all()
 
     def _holders(self) -> Mapping[tuple[str, int], list[Holder]]:
-        """Return the running pods that hold a device, by (node, device index)."""
+        """Return the running pods on each device, by (node, device index)."""
         found: dict[tuple[str, int], list[Holder]] = defaultdict(list)
         for name, pod in self._pods.items():
             if pod.spec is None or pod.report.state != base.RUNNING:
@@ -322,7 +322,7 @@ class MemoryEngine(EngineDefaults):
 
 
 def shared_engine(settings: Mapping[str, Any], state_dir: Path) -> MemoryEngine:
-    """Return this process's engine for these settings and `state_dir`, shared by all callers."""
+    """Return the engine for these settings and this `state_dir`; every call in this process returns the same one."""
     return _shared_engine(json.dumps(settings, sort_keys=True), str(state_dir))
 
 

@@ -17,7 +17,8 @@ SSH_OPTIONS = (
 
 
 def host_files(hosts: Iterable[str]) -> Mapping[str, str]:
-    """Return file name -> text of both formats. `hosts`: one entry per rank; a repeated host gets several ranks."""
+    """Return host files in both formats, by file name. `hosts`: one entry per rank; a host that is repeated gets
+    several ranks."""
     slots = Counter(hosts)
     return {
         OPEN_MPI_FILE: "".join(f"{host} slots={count}\n" for host, count in slots.items()),
@@ -26,7 +27,8 @@ def host_files(hosts: Iterable[str]) -> Mapping[str, str]:
 
 
 def launch_variables(folder: str, ranks: int) -> Mapping[str, str]:
-    """Return the launcher's environment variables that refer to the files of `host_files` in `folder`."""
+    """Return the environment variables that make a launcher use the files of `host_files` in `folder`. `ranks`: their
+    number."""
     return {
         "TRAINYARD_RANKS": str(ranks),
         "OMPI_MCA_orte_default_hostfile": f"{folder}/{OPEN_MPI_FILE}",

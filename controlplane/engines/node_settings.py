@@ -22,9 +22,8 @@ _NODE = re.compile(
 
 
 def read_nodes(sent: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Read {"nodes": {"dgx1-1": {"devices": 8, "memory_mib": 32768, "pool": "default"}}}, or {"nodes": "nvml"} to
-    detect this machine's GPUs; return it as it is to be stored. Raise SettingsInvalid for None and any other
-    form."""
+    """Return settings in the form {"nodes": {"dgx1-1": {"devices": 8, "memory_mib": 32768, "pool": "default"}}}, or
+    {"nodes": "nvml"} to detect this machine's GPUs. Raise SettingsInvalid for None and any other form."""
     if sent is None:
         raise SettingsInvalid(
             [FieldError("", "required", "Give a value for settings: the nodes of the cluster.")]
@@ -36,8 +35,9 @@ def read_nodes(sent: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def entry_reader(*, may_detect: bool) -> Callable[[str], tuple[dict[str, Any], dict[str, Any]]]:
-    """Return a reader of `dgx1-1=8x32768,dgx1-2=8x32768@pool`; with `may_detect` also of `nvml` (this machine's
-    GPUs). It returns (settings, {}), as there are no credentials, and raises ValueError for any other text."""
+    """Return a reader of an entry such as `dgx1-1=8x32768,dgx1-2=8x32768@pool` or, with `may_detect`, `nvml` (this
+    machine's GPUs). It returns (settings, {}), because there are no credentials, and raises ValueError for any other
+    text."""
 
     def read(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if text == NVML and may_detect:

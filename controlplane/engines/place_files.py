@@ -20,14 +20,15 @@ _FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 class Folders:
-    """Opens the directories of a tree one at a time, component by component, so that no link is followed."""
+    """Opens directories below `root`, component by component, so that no symbolic link is followed. Keeps one open at
+    a time."""
 
     def __init__(self, root: Path) -> None:
         self._root, self._path, self._fd = root, "", os.open(root, _FOLDER_FLAGS)
 
     def open(self, path: str) -> int:
-        """Return a descriptor of the directory at `path` ("" for the root), created if missing. Valid until the next
-        call. Raise OSError if a link or file is in the path."""
+        """Return a file descriptor of the directory at `path` ("" for the root), created if missing. Valid until the
+        next call. Raise OSError if a component is a link or a file."""
         if path != self._path:
             self.close()
             self._fd, self._path = os.open(self._root, _FOLDER_FLAGS), path
@@ -51,11 +52,9 @@ class Folders:
 def place_member(
     archive: tarfile.TarFile, member: tarfile.TarInfo, folders: Folders, note: Callable[[bytes], None]
 ) -> str:
-    """Write a member of a tar; return its kind (FILE, EXECUTABLE or LINK). `note` receives each piece of its
-    content before it is written.
-
-    Raise TarError for any other member and for a path that leaves the directory, and what `place` raises.
-    """
+    """Write a member of a tar into the directory, and return its kind: FILE, EXECUTABLE or LINK. `note` receives each
+    piece of its content before it is written. Raise TarError for other members and for a path that leaves the
+    directory, and what `place` raises."""
     check_path(member.name)
     file = archive.extractfile(member) if member.isreg() else None
     if member.issym():
@@ -69,7 +68,7 @@ def place_member(
 
 
 def check_path(path: str) -> None:
-    """Raise TarError for a path that leaves the directory, or has empty components or "."."""
+    """Raise TarError for a path that leaves the directory, or has an empty or "." component."""
     if not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise tarfile.TarError(f"it has the path {path!r}")
 
@@ -86,11 +85,9 @@ def _noted(pieces: Iterator[bytes], note: Callable[[bytes], None]) -> Iterator[b
 
 
 def place(path: str, kind: str, pieces: Iterator[bytes], folders: Folders) -> None:
-    """Write a file, or a symbolic link whose target is the content, at `path`, replacing an earlier file or link.
-    `kind`: FILE, EXECUTABLE or LINK; `pieces`: the content.
-
-    Raise NotADirectoryError, IsADirectoryError or FileExistsError if something of another kind is in its place.
-    """
+    """Write a file at `path`, or a symbolic link whose target is the content, replacing an earlier file or link.
+    `kind`: FILE, EXECUTABLE or LINK; `pieces`: the content. Raise NotADirectoryError, IsADirectoryError or
+    FileExistsError if something of another kind is in its place."""
     parent, _, name = path.rpartition("/")
     folder = folders.open(parent)
     try:
@@ -101,7 +98,8 @@ def place(path: str, kind: str, pieces: Iterator[bytes], folders: Folders) -> No
 
 
 def _write(kind: str, name: str, folder: int, pieces: Iterator[bytes]) -> None:
-    """Create the file and write the pieces. Raise FileExistsError before the first piece is read."""
+    """Create the file or link with this content. Raise FileExistsError, before the first piece is read, if the name
+    is taken."""
     if kind == LINK:
         if _is_there(name, folder):
             raise FileExistsError(name)

@@ -8,8 +8,8 @@ from controlplane.engines.base import PodSpec
 
 
 def identity_env(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
-    """Return the variables with the pod's identity, which users cannot override. `ports`: declared port -> the port
-    on which to listen."""
+    """Return the variables with the pod's identity and ports, which users cannot override. `ports`: declared port ->
+    the port on which the pod must listen."""
     words = {
         "TRAINYARD_JOB": spec.job_name,
         "TRAINYARD_JOB_ID": spec.job_id,
@@ -28,8 +28,8 @@ def identity_env(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
 
 
 def device_env(spec: PodSpec, indexes: Iterable[int]) -> dict[str, str]:
-    """Return the variables that name the devices `indexes` and the pod's share: GPU fraction and memory of the
-    smallest one."""
+    """Return the variables with the device `indexes` and the pod's share. For several devices it is the smallest
+    share."""
     share = min((share.milli_gpus for share in spec.devices), default=0)
     memory_mib = min((share.memory_mib for share in spec.devices), default=0)
     return {
@@ -40,6 +40,6 @@ def device_env(spec: PodSpec, indexes: Iterable[int]) -> dict[str, str]:
 
 
 def thread_env(spec: PodSpec) -> dict[str, str]:
-    """Return the variables that limit compute threads to the pod's whole CPUs; by default libraries would use all
-    CPUs of the machine."""
+    """Return the variables that limit compute threads to the pod's CPUs, rounded down, at least 1; by default
+    libraries use all CPUs of the machine."""
     return {"OMP_NUM_THREADS": str(max(1, spec.milli_cpus // 1000))}

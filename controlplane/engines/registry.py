@@ -17,13 +17,13 @@ DEFAULT_CLUSTERS = "local:dgx1-1=8x32768,dgx1-2=8x32768"
 
 
 class ClustersSyntaxError(ValueError):
-    """TRAINYARD_CLUSTERS is malformed; the message states the position and the expected form."""
+    """TRAINYARD_CLUSTERS is malformed; the message quotes the refused part and states the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDeclaration:
-    """A cluster to register at the first start. `settings`: JSON for `open_engine`; `credentials` are stored
-    separately."""
+    """A cluster to register at the first start. `settings`: those for `open_engine`; `credentials`: stored encrypted,
+    apart from them."""
 
     name: str
     engine: str
@@ -43,13 +43,15 @@ def open_engine(kind: str, settings: Mapping[str, Any], state_dir: Path) -> Engi
 
 
 def check_cluster(kind: str, settings: Mapping[str, Any]) -> tuple[Check, ...]:
-    """Return the preflight's checks, without opening the engine; () for kinds without a preflight."""
+    """Run the preflight of a cluster, without opening its engine, and return the results; () for kinds without a
+    preflight."""
     checks = engine_kind(kind).checks
     return tuple(load(checks)(settings)) if checks else ()
 
 
 def parse_clusters(text: str) -> tuple[ClusterDeclaration, ...]:
-    """Read `local:dgx1-1=8x32768,dgx1-2=8x32768`; several clusters are separated by `;`. Raise ClustersSyntaxError.
+    """Return the clusters that TRAINYARD_CLUSTERS declares: `local:dgx1-1=8x32768,dgx1-2=8x32768`, several separated
+    by `;`. Raise ClustersSyntaxError for any other form, or if a name is repeated.
 
     A node is NAME=GPUSxMIB, optionally followed by @POOL. `local:nvml` selects the machine's own GPUs.
     `kubernetes:in-cluster` is the cluster in which this process runs, `kubernetes:/path/to/kubeconfig@context`

@@ -27,13 +27,14 @@ MEMORY_MIB_PER_DEVICE = 64 * 1024
 
 
 def simulated_nodes(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[NodeReport, ...]:
-    """Return the nodes for {name: {"devices": n, "memory_mib": per device, "pool": ..., "milli_cpus": ...,
-    "node_memory_mib": ...}}."""
+    """Return the nodes that settings declare: {name: {"devices": n, "memory_mib": per device}}, optionally with
+    "pool", "milli_cpus" and "node_memory_mib" of the node."""
     return tuple(_node(name, node) for name, node in nodes.items())
 
 
 def check_spec(spec: PodSpec, nodes: tuple[NodeReport, ...]) -> None:
-    """Raise EngineRefused unless the pod's name, node and devices are valid and it uses no Kubernetes-only field."""
+    """Raise EngineRefused unless the pod's name, node and devices are valid and it uses no field for Kubernetes
+    only."""
     check_place(spec, nodes)
     _refuse_what_only_clusters_have(spec)
 
@@ -74,6 +75,5 @@ def _node(name: str, node: Mapping[str, Any]) -> NodeReport:
 
 
 def _device(node_name: str, index: int, memory_mib: int) -> DeviceReport:
-    """Return a device whose UUID is stable across restarts."""
     identity = uuid.uuid5(uuid.NAMESPACE_DNS, f"{index}.{node_name}.trainyard")
     return DeviceReport(index, f"SIM-{identity}", MODEL, memory_mib)

@@ -16,20 +16,20 @@ the MiB of the device that it uses, None if unknown)."""
 
 
 def known_sum(amounts: Iterable[int | None]) -> int | None:
-    """Return the sum of the known amounts; 0 without holders, None if no holder's amount is known."""
+    """Return the sum of the amounts that are not None; 0 for no amounts, None if all are None."""
     values = list(amounts)
     known = [amount for amount in values if amount is not None]
     return sum(known) if known or not values else None
 
 
 def part_of(amount: int | None, parts: int) -> int | None:
-    """Return one of `parts` equal parts of an amount, rounded down; None if the amount is unknown."""
+    """Return one of `parts` equal parts of an amount, rounded down; None for None."""
     return None if amount is None else amount // parts
 
 
 def device_usage(node: str, index: int, holders: Sequence[Holder]) -> UsageReport:
-    """Return the report of device `index` of `node`: its holders' utilisation weighted by share (an unknown one
-    counts as 0), and the memory of those that are known."""
+    """Return the report of device `index` of `node`: the utilisation of its holders weighted by share (an unknown one
+    counts as 0), and the memory of those with a known one."""
     utilization = sum((usage.utilization or 0.0) * milli_gpus / 1000 for usage, milli_gpus, _ in holders)
     return UsageReport(
         node,
