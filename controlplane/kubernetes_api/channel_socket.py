@@ -62,14 +62,13 @@ Query = Sequence[tuple[str, str]]
 
 
 class ChannelSocket:
-    """One websocket, open after construction. `near` is the caller's end of the stream, a blocking socket.
+    """One websocket to a pod, open after construction. `near` is the caller's end, a blocking socket.
 
-    Bytes written to `near` are sent on channel `outward`. `on_message(channel, data)` receives every message,
-    on the event loop's thread, and returns the bytes to write to `near`; an OSError from it ends the stream.
-    `is_closable`: when the caller shuts down writing, close the channel too, if the server's protocol can.
-    `ended` is set when either side has closed; data received before that remains readable from `near`.
-
-    Raise ApiError if the server refuses, Unreachable if it does not answer.
+    Bytes written to `near` are sent on channel `outward`. `on_message(channel, data)` receives every message, on the
+    event loop's thread, and returns the bytes to write to `near`; an OSError from it ends the stream. `is_closable`:
+    when the caller shuts down writing, close the channel too, if the server's protocol can. `ended` is set when
+    either side has closed; data received before remains readable. Raise ApiError if the server refuses, Unreachable
+    if it does not answer.
     """
 
     def __init__(
@@ -95,12 +94,13 @@ class ChannelSocket:
         self._finished = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
 
     def send(self, channel: int, data: bytes) -> None:
-        """Send a message on a channel other than `outward`."""
+        """Send a message on another channel than `outward`. Returns at once; the message is lost if the stream has
+        ended."""
         asyncio.run_coroutine_threadsafe(self._send(bytes([channel]) + data), self._loop)
 
     def close(self) -> None:
-        """End the stream in both directions. Wait at most _FLUSH_SECONDS until the websocket is closed; after that it
-        closes in the background."""
+        """End the stream in both directions. Blocks until the websocket is closed, at most _FLUSH_SECONDS; after that
+        it closes in the background. Safe to repeat."""
         self._is_abandoned = True
         self._loop.call_soon_threadsafe(self._cancel)
         # The connection ends by itself later; the caller need not wait longer for it.
@@ -133,7 +133,8 @@ class ChannelSocket:
         self._websocket.transport.abort()
 
     async def _from_cluster(self) -> None:
-        """Pass the server's messages to `on_message` and its results to the caller, until either side ends."""
+        """Pass the server's messages to `on_message` and write what it returns to the caller's end, until either side
+        ends."""
         with contextlib.suppress(ConnectionClosed, OSError):
             while True:
                 message = await self._next()
@@ -141,7 +142,8 @@ class ChannelSocket:
                     await self._loop.sock_sendall(self._far, data)
 
     async def _next(self) -> bytes:
-        """Return the next message. Raise OSError after SILENCE_SECONDS without a message or a pong."""
+        """Return the next message. Raise OSError after SILENCE_SECONDS without a message or a pong, ConnectionClosed
+        at the end."""
         pong: asyncio.Future[float] | None = None
         silent_seconds = 0.0
         while True:
@@ -154,7 +156,7 @@ class ChannelSocket:
             pong = asyncio.ensure_future(await self._websocket.ping())
 
     async def _from_near(self) -> None:
-        """Send the caller's bytes on the channel until the caller has closed its end entirely."""
+        """Send the caller's bytes on the channel. Return when the caller has closed its end for reading and writing."""
         with contextlib.suppress(OSError):
             while data := await self._loop.sock_recv(self._far, _READ_BYTES):
                 await self._send(bytes([self._outward]) + data)
@@ -171,7 +173,7 @@ class ChannelSocket:
 
 
 class _Connect(connect):
-    """Connects without following redirects, so that credentials are sent to the configured server only."""
+    """Connects without following redirects, so that credentials reach only the configured server."""
 
     def process_redirect(self, exc: Exception) -> Exception:
         return exc

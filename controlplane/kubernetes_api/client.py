@@ -42,7 +42,8 @@ _JSON = "application/json"
 
 
 class Stream(Iterator[bytes]):
-    """Lines of a streamed response. `abort` ends it from another thread; iteration then raises or stops."""
+    """The lines of a streamed response, as bytes. `abort` ends it from another thread. Iteration raises Unreachable
+    if the connection fails, and may do so after `abort`."""
 
     def __init__(self, response: BaseHTTPResponse) -> None:
         self._response = response
@@ -63,8 +64,9 @@ class Stream(Iterator[bytes]):
 
 
 class Client:
-    """One cluster's API. Thread-safe. `calls` counts the requests sent, by (verb, resource). `retry_seconds`:
-    no retry begins later than this after the first try."""
+    """The API of one cluster. Thread-safe; methods block. `calls` counts the requests sent, by (verb, resource).
+    `retry_seconds`: no retry begins later than this after the first try. Unless stated otherwise, methods raise
+    ApiError if the server refuses the request, Unreachable if it does not answer."""
 
     def __init__(
         self, access: Access, bucket: TokenBucket | None = None, *, retry_seconds: float = RETRYING_SECONDS
@@ -92,7 +94,7 @@ class Client:
     def find(
         self, path: str, query: Mapping[str, str] = {}, *, timeout_seconds: float = 10, tries: int = TRIES
     ) -> dict[str, Any] | None:
-        """Return what `get` returns; None if it does not exist."""
+        """Return what `get` returns; None if the server answers 404."""
         try:
             found: dict[str, Any] = self.get(path, query, timeout_seconds=timeout_seconds, tries=tries)
         except ApiError as error:
@@ -102,26 +104,26 @@ class Client:
         return found
 
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
-        """Create an object and return it; with `dry_run` the server only validates it. Raise ApiError 409 if the
-        name is taken, perhaps by an earlier try whose response was lost."""
+        """Create an object and return it; with `dry_run` the server only validates it. Raise ApiError 409 if the name
+        is taken, perhaps by an earlier try of this call whose response was lost."""
         query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if dry_run else {})
         return self._call("POST", path, query, body, priority=CREATE, is_repeatable=False)
 
     def apply(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Apply an object server-side, taking over the fields of `body` from other field managers, and return it.
-        Creates an absent object."""
+        """Apply an object server-side and return it; an absent one is created. Takes the fields of `body` over from
+        other field managers."""
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return self._call("PATCH", path, query, body, "application/apply-patch+yaml", priority=CREATE)
 
     def merge(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Send a merge patch for labels, finalizers or status of an existing object. Return the patched object.
-        Raise ApiError 404 if it is absent."""
+        """Apply a JSON merge patch to an existing object and return the patched object. Raise ApiError 404 if it is
+        absent."""
         query = {"fieldManager": FIELD_MANAGER}
         return self._call("PATCH", path, query, body, "application/merge-patch+json", priority=URGENT)
 
     def remove_finalizer(self, path: str, finalizer: str, *, uid: str) -> Any | None:
-        """Remove one finalizer of an object of a built-in kind, and keep those that others add meanwhile. Return the
-        patched object; None if the object with this uid is gone."""
+        """Remove one finalizer of an object of a built-in kind, and return the patched object; None if there is no
+        object with this `uid`. Finalizers that others add meanwhile are kept."""
         query = {"fieldManager": FIELD_MANAGER}
         body = {"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [finalizer]}}
         content_type = "application/strategic-merge-patch+json"
@@ -135,8 +137,8 @@ class Client:
             raise
 
     def delete(self, path: str, *, grace_seconds: int | None = None, uid: str | None = None) -> Any | None:
-        """Return the object being deleted, or a Status; None if it is absent. `grace_seconds` None: the object's
-        own. Raise ApiError 409 if `uid` is given and the object has another one."""
+        """Delete an object, and its dependents in the background. Return it as it is being deleted, or a Status; None
+        if it is absent. `grace_seconds` None: the object's own. Raise ApiError 409 if it has another uid than `uid`."""
         body: dict[str, Any] = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
@@ -157,10 +159,9 @@ class Client:
     def stream(
         self, path: str, query: Mapping[str, str] = {}, *, read_timeout_seconds: float
     ) -> Generator[Stream]:
-        """Open a watch or a followed log. `read_timeout_seconds`: the longest time without data. Not retried.
-
-        Raise ApiError for a refusal, Unreachable if the connection fails; both on opening and while reading.
-        """
+        """Context manager that opens a watch or a followed log. `read_timeout_seconds`: the longest time without
+        data. Not retried. Raise ApiError if the server refuses, Unreachable if the connection fails, now or while
+        reading."""
         try:
             response = self._send("GET", path, query, None, _JSON, READ, read_timeout_seconds, is_stream=True)
         except _TryAgain as again:
@@ -177,12 +178,12 @@ class Client:
 
     @property
     def server_date(self) -> str | None:
-        """Return the Date header of the last response; None before the first."""
+        """Return the Date header of the server's last response, None before the first."""
         return self._dated[0] if self._dated else None
 
     def server_time(self) -> datetime:
-        """Return the current time by the server's clock, accurate to about two seconds; by our clock before its
-        first response."""
+        """Return the present time by the server's clock, accurate to about two seconds; by our own clock before the
+        server's first response."""
         if self._dated is None:
             return datetime.now(UTC)
         date, answered_at = self._dated
@@ -197,8 +198,8 @@ class Client:
         priority: int = READ,
         timeout_seconds: float = RETRYING_SECONDS,
     ) -> None:
-        """Wait until the rate limit allows one more request, and count it; call it before requests that other code
-        sends. `priority`: lower numbers first. Raise Unreachable after the time-out."""
+        """Wait until the rate limit allows one more request, and count it. Call it before a request that other code
+        sends. `priority`: lower numbers are served first. Raise Unreachable after `timeout_seconds`."""
         if not self.bucket.acquire(priority, timeout_seconds):
             raise Unreachable("Too many calls are waiting for their turn.")
         # Incrementing a counter is not atomic between threads.
@@ -206,8 +207,8 @@ class Client:
             self.calls[verb_and_resource(method, path, query)] += 1
 
     def put_off(self, headers: Mapping[str, str]) -> float | None:
-        """Pause all requests for as long as the response's Retry-After asks, at most LONGEST_PAUSE_SECONDS. Return
-        the seconds asked for, None without the header."""
+        """Pause all requests for as long as a response's Retry-After asks, at most LONGEST_PAUSE_SECONDS. Return the
+        seconds that it asks for, None without the header."""
         wait = _retry_after(headers.get("Retry-After"))
         if wait is not None:
             self.bucket.pause(wait)
@@ -258,8 +259,8 @@ class Client:
         *,
         is_stream: bool = False,
     ) -> BaseHTTPResponse:
-        """Send one request when the rate limit allows it; after a 401 once more with new credentials. Return the
-        response, of any status. Raise _TryAgain for a failure worth a retry, else Unreachable."""
+        """Send one request when the rate limit allows, and once more with new credentials after a 401. Return the
+        response, of any status. Raise _TryAgain for a lost connection, which a retry may cure, else Unreachable."""
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
         for may_renew in (True, False):
             self.take_turn(method, path, query, priority=priority)
@@ -283,8 +284,8 @@ class Client:
         *,
         is_stream: bool,
     ) -> BaseHTTPResponse:
-        """Return the raw response, read to its end unless it is a stream. Models are not decoded, which would
-        cost too much (decision 35)."""
+        """Send one request and return its response, read to its end unless `is_stream`. Objects are not decoded into
+        the official client's models, which costs too much CPU (decision 35). Raises as `_send`."""
         try:
             timeout = (CONNECT_SECONDS, timeout_seconds)
             answer = self._api.call_api(method, url, headers, body, _request_timeout=timeout)
@@ -300,8 +301,8 @@ class Client:
         return response
 
     def _refuse(self, response: BaseHTTPResponse, path: str) -> None:
-        """Raise the exception for a response other than 2xx: _TryAgain for 429 and 5xx of the server itself, else
-        ApiError."""
+        """Raise the exception for a response other than 2xx: _TryAgain for 429 and 5xx, ApiError for the others, and
+        for all that a service or pod behind the server sent."""
         try:
             error = ApiError(response.status, without_token(response.data, self._credentials))
         except HTTPError as cut:
@@ -314,7 +315,8 @@ class Client:
 
 
 class _TryAgain(Exception):
-    """A failure worth a retry. `may_have_acted`: the server may have executed the request."""
+    """A failure that a retry may cure. `last`: the exception to raise without one; `may_have_acted`: the server may
+    have executed the request."""
 
     def __init__(self, last: Unreachable, *, may_have_acted: bool) -> None:
         super().__init__(str(last))
@@ -322,7 +324,8 @@ class _TryAgain(Exception):
 
 
 def verb_and_resource(method: str, path: str, query: Mapping[str, str] = {}) -> tuple[str, str]:
-    """Return a request as RBAC names it: ("list", "pods"), ("get", "pods/log"), ("patch", "mpijobs.kubeflow.org")."""
+    """Return (verb, resource) of a request as RBAC names them, such as ("list", "pods"), ("get", "pods/log") or
+    ("patch", "mpijobs.kubeflow.org")."""
     parts = path.strip("/").split("/")
     is_core = parts[0] == "api"
     group = "" if is_core or len(parts) < 2 else parts[1]
@@ -346,15 +349,15 @@ def _is_passed_on(path: str) -> bool:
 
 
 def backoff_seconds(tried: int, first: float, longest: float) -> float:
-    """Return a random pause before the next try, in seconds: up to `first` after one try, doubled with every further
-    one, at most `longest`. `tried`: the number of tries so far."""
+    """Return a random pause in seconds after `tried` tries: up to `first` after one, up to twice as long after each
+    further one, at most `longest`."""
     # The exponent is bounded, because a float overflows after a thousand tries.
     return random.uniform(0, min(longest, first * 2 ** min(tried - 1, 30)))
 
 
 def _network_trouble(error: HTTPError, server: str) -> Exception:
-    """Return the exception to raise for a failed connection: _TryAgain, but after a time-out Unreachable,
-    since the caller's time is used up."""
+    """Return the exception to raise for a failed connection: _TryAgain, which a retry may cure; after a time-out
+    Unreachable, because the caller's time is used up."""
     # urllib3's error for a refused connection is a subclass of its connect time-out.
     if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
         return Unreachable(f"{server} does not answer: no connection within {CONNECT_SECONDS:g} s.")
@@ -365,7 +368,7 @@ def _network_trouble(error: HTTPError, server: str) -> Exception:
 
 
 def _lines_of(response: BaseHTTPResponse) -> Generator[bytes]:
-    """Yield complete lines; an incomplete last line is dropped."""
+    """Yield complete lines without their newline; an incomplete last line is dropped."""
     rest = b""
     for chunk in response.stream():
         *lines, rest = (rest + chunk).split(b"\n")

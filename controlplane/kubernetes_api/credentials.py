@@ -84,9 +84,9 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach one API server. `tls` None: plain HTTP. `server_name`: the name that the certificate must have if
-    it is not the server's host. `warnings`: sentences for the preflight. `expires_at`: when the credentials expire,
-    None if unknown."""
+    """How to reach one API server. `tls` None: plain HTTP. `server_name`: the name that its certificate must have if
+    that is not the host. `warnings`: sentences for the preflight. `expires_at`: when the credentials expire, None if
+    unknown."""
 
     server: str
     tls: ssl.SSLContext | None
@@ -96,19 +96,18 @@ class Access:
     expires_at: datetime | None = None
 
     def headers(self) -> dict[str, str]:
-        """Return the Authorization header with the current token; {} without a token. May run a login program. Raise
-        Refused or Unreachable if no token can be obtained."""
+        """Return the Authorization header with the current token; {} if a client certificate authenticates instead.
+        May run a login program. Raise Refused or Unreachable if no token can be obtained."""
         token = self.token.current()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def renew(self, refused: Mapping[str, str]) -> bool:
-        """Drop the credential headers that the server answered with 401. Return whether new credentials can be
-        obtained."""
+        """Drop the token in `refused`, headers that the server answered with 401. Return whether `headers` may give
+        another one."""
         return self.token.renew(refused.get("Authorization", "").removeprefix("Bearer ") or None)
 
     def configuration(self) -> Configuration:
-        """Return settings for the official client that ignore proxy variables, follow no redirects and do not
-        retry."""
+        """Return a configuration of the official client that ignores proxy variables and does not retry."""
         made = Configuration(
             host=self.server,
             retries=False,
@@ -124,12 +123,9 @@ class Access:
 def access_from(
     credentials: Mapping[str, Any], *, allow_exec: bool = False, now: datetime | None = None
 ) -> Access:
-    """Return the access for stored credentials: {"in_cluster": true}, or {"kubeconfig": text, "context": name} with
-    "allow_exec" if an admin has allowed a login program.
-
-    Raise Refused with a code of this module if they cannot be used. `now`: when certificates must be valid, None for
-    the present.
-    """
+    """Return the access for a cluster's stored credentials: {"in_cluster": true} or {"kubeconfig": text, "context":
+    name}. `allow_exec`, or "allow_exec" in them, permits a login program. `now`: when certificates must be valid,
+    None for the present. Raise Refused with a code of this module if they cannot be used."""
     if credentials.get("in_cluster"):
         return access_in_cluster()
     text, context = credentials.get("kubeconfig"), credentials.get("context") or ""
@@ -140,8 +136,8 @@ def access_from(
 
 
 def access_in_cluster(directory: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.environ) -> Access:
-    """Return the access of the pod in which this process runs. Its token is read again when the kubelet replaces it.
-    Raise Refused(NOT_IN_CLUSTER) without a service account."""
+    """Return the access with the service account of the pod in which this process runs. The token is read again when
+    the kubelet replaces it. Raise Refused(NOT_IN_CLUSTER) without a service account."""
     configuration = Configuration()
     try:
         loader = InClusterConfigLoader(directory / "token", directory / "ca.crt", environ=environ)
@@ -155,8 +151,9 @@ def access_in_cluster(directory: Path = SERVICE_ACCOUNT, environ: Mapping[str, s
 def access_of_kubeconfig(
     text: str, context_name: str = "", *, allow_exec: bool = False, now: datetime | None = None
 ) -> Access:
-    """Return server address, TLS context and login of one context of a kubeconfig, by default the current one.
-    `allow_exec`: the kubeconfig may run a login program. Raise Refused with the reason if it cannot be used."""
+    """Return the access for one context of a kubeconfig, by default the current one. `allow_exec`: it may run a login
+    program. `now`: when certificates must be valid, None for the present. Raise Refused with the reason if it cannot
+    be used."""
     config = _parsed(text)
     context = _context(config, context_name)
     cluster = _named(config, "clusters", "cluster", context.get("cluster"))
@@ -195,8 +192,8 @@ def _context(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _named(config: Mapping[str, Any], plural: str, singular: str, name: Any) -> dict[str, Any]:
-    """Return the content of the entry `name` in the list `plural` ("users") of a kubeconfig: its field `singular`
-    ("user"). Raise Refused if there is none."""
+    """Return the content of an entry of a kubeconfig's list `plural` ("users"): the field `singular` ("user") of the
+    entry named `name`. Raise Refused if there is none."""
     for entry in entries(config, plural):
         if entry["name"] == name and isinstance(entry.get(singular), dict):
             content: dict[str, Any] = entry[singular]
@@ -245,11 +242,11 @@ def _is_address(server: str) -> bool:
 def _loaded(
     cluster: Mapping[str, Any], user: Mapping[str, Any], now: datetime
 ) -> tuple[Configuration, ssl.SSLContext | None, datetime | None]:
-    """Return the configuration from the Kubernetes client's kubeconfig loader, a TLS context (None for http:), and when
-    the client certificate expires (None without one). Raise Refused for an unreadable or expired certificate or key.
+    """Return the official client's configuration, a TLS context (None for http:), and when the client certificate
+    expires (None without one). Raise Refused for a certificate or key that is unreadable, or has expired at `now`.
 
-    The loader and OpenSSL read keys from files. These exist only during this call, in a private directory; the
-    loader by itself would leave them in /tmp until the process ends.
+    The loader and OpenSSL read keys from files. These exist only during this call, in a private directory; the loader
+    by itself would leave them in /tmp until the process ends.
     """
     configuration = Configuration()
     config = {
@@ -271,8 +268,8 @@ def _loaded(
 
 
 def _kept(singular: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a cluster or user that the loader may read. Of a certificate and key that are not
-    both given, neither."""
+    """Return the fields of a kubeconfig's cluster or user (`singular`) that the official loader may read. A client
+    certificate without its key, or a key without its certificate, is left out."""
     kept = {key: content[key] for key in _KEPT[singular] if content.get(key)}
     if not {"client-certificate-data", "client-key-data"} <= kept.keys():
         kept.pop("client-certificate-data", None)
@@ -291,8 +288,8 @@ def _warnings(configuration: Configuration) -> tuple[str, ...]:
 
 
 def _verifying(configuration: Configuration) -> ssl.SSLContext:
-    """Return a TLS context that verifies the server, unless the kubeconfig disables verification. Raise Refused for
-    an unreadable certificate authority."""
+    """Return a TLS context that verifies the server, unless the kubeconfig disables that. Raise Refused if the
+    certificate authority is unreadable."""
     if not configuration.verify_ssl:
         context = ssl.create_default_context()
         # In this order: Python refuses CERT_NONE while check_hostname is set.
@@ -308,8 +305,8 @@ def _verifying(configuration: Configuration) -> ssl.SSLContext:
 
 
 def _present_certificate(tls: ssl.SSLContext, configuration: Configuration, now: datetime) -> datetime | None:
-    """Load the user's certificate into the context. Return when it expires; None without a certificate. Raise
-    Refused if it is unreadable or, at `now`, expired."""
+    """Load the user's client certificate into the TLS context. Return when it expires, None without one. Raise
+    Refused if it is unreadable or has expired at `now`."""
     if not configuration.cert_file or not configuration.key_file:
         return None
     try:
@@ -330,10 +327,8 @@ def _refuse_expired(what: str, ends_at: datetime | None, now: datetime) -> None:
 
 
 def _login(user: Mapping[str, Any], allow_exec: bool) -> TokenSource:
-    """Return the source of a user's tokens; a client certificate is loaded by `_loaded` instead.
-
-    Raise Refused if the user has neither, or needs a login program and `allow_exec` is False.
-    """
+    """Return the source of a user's tokens; with a client certificate one without tokens. Raise Refused if the user
+    has neither, or needs a login program and `allow_exec` is False."""
     plugin = user.get("exec")
     if plugin:
         if not allow_exec:
@@ -355,7 +350,7 @@ def _login(user: Mapping[str, Any], allow_exec: bool) -> TokenSource:
 
 
 def _token_end(token: Any) -> datetime | None:
-    """Return when a JWT expires, None for other tokens. The signature is not verified; the server does that."""
+    """Return when a JWT expires; None for other tokens. Its signature is not verified, because the server does that."""
     parts = token.split(".") if isinstance(token, str) else []
     if len(parts) != 3:
         return None

@@ -11,7 +11,8 @@ from controlplane.remote_errors import Unreachable
 
 
 class ApiError(Exception):
-    """The server refused the request (404, 409, 403, 422, 410 and so on), with the fields of its Status object."""
+    """The API server refused the request. `status`: of HTTP, such as 404 or 409; `reason`, `message` and `details`:
+    those of its Status object, "" and {} if it sent none."""
 
     def __init__(self, status: int, body: bytes) -> None:
         answer = _status_of(body)
@@ -25,8 +26,8 @@ class ApiError(Exception):
 
 
 class ApiFailed(Unreachable):
-    """The server kept answering 5xx or 429. `status` and `message` are those of its last response. An admission
-    webhook that does not answer also causes this."""
+    """The API server kept answering 5xx or 429, also because an admission webhook does not answer. `status`, `reason`
+    and `message` are those of its last response."""
 
     def __init__(self, error: ApiError) -> None:
         self.status, self.reason, self.message = error.status, error.reason, error.message

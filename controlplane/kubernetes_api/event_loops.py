@@ -12,8 +12,7 @@ _loops: dict[str, asyncio.AbstractEventLoop] = {}
 
 
 def event_loop(name: str) -> asyncio.AbstractEventLoop:
-    """Return the process's event loop of this name, which is also the name of its thread; started by the first
-    call."""
+    """Return the process's event loop of this name. The first call starts it, on a daemon thread of the same name."""
     with _starting:
         if name not in _loops:
             _loops[name] = asyncio.new_event_loop()
@@ -22,7 +21,7 @@ def event_loop(name: str) -> asyncio.AbstractEventLoop:
 
 
 def _forget_loops() -> None:
-    """Drop all event loops. Called in a forked child, which has none of their threads."""
+    """Drop all event loops, in a forked child: their threads do not exist there."""
     global _starting
     # Another thread of the parent may have held the lock during the fork.
     _starting = threading.Lock()

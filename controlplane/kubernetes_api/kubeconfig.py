@@ -44,8 +44,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_kubeconfig(text: str) -> dict[str, Any]:
-    """Return a kubeconfig that has a list of contexts. Raise KubeconfigUnreadable if the text is too long, no YAML
-    or something else."""
+    """Return the content of a kubeconfig, which has at least a list of contexts. Raise KubeconfigUnreadable if the
+    text is longer than MOST_BYTES, not YAML, or something else."""
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise KubeconfigUnreadable(f"The kubeconfig is larger than {MOST_BYTES // 1024} KiB.")
     try:
@@ -63,8 +63,8 @@ def read_kubeconfig(text: str) -> dict[str, Any]:
 
 
 def entries(config: Mapping[str, Any], plural: str) -> list[dict[str, Any]]:
-    """Return the entries with a name of one list (`plural`, such as "users") of a kubeconfig; [] if there is no
-    list."""
+    """Return the named entries of one list of a kubeconfig. `plural`: the list's key, such as "users"; [] without
+    that list."""
     found = config.get(plural)
     if not isinstance(found, list):
         return []
@@ -72,7 +72,7 @@ def entries(config: Mapping[str, Any], plural: str) -> list[dict[str, Any]]:
 
 
 def chosen_context(config: Mapping[str, Any], name: str) -> str:
-    """Return the name of the context to use: `name`, or for "" the current context. Raise KubeconfigUnreadable if
+    """Return the name of the context to use: `name`, or the current one if it is "". Raise KubeconfigUnreadable if
     there is no such context."""
     current = config.get("current-context")
     wanted = name or (current if isinstance(current, str) else "")
@@ -85,7 +85,7 @@ def chosen_context(config: Mapping[str, Any], name: str) -> str:
 
 
 def shortened(name: str) -> str:
-    """Return a name, shortened for use in a message."""
+    """Return the first 100 characters of a name, for a message; "..." marks a longer one."""
     return name if len(name) <= 100 else f"{name[:100]}..."
 
 
@@ -94,7 +94,8 @@ def quoted(name: str) -> str:
 
 
 def clean_token(token: object) -> str:
-    """Return a token without surrounding white space. Raise ValueError if a header cannot contain it."""
+    """Return a token without surrounding white space. Raise ValueError if it is empty, too long, or not fit for an
+    HTTP header."""
     text = token.strip() if isinstance(token, str) else ""
     if not text or len(text) > MOST_TOKEN_BYTES or not all("!" <= character <= "~" for character in text):
         raise ValueError(
@@ -104,8 +105,8 @@ def clean_token(token: object) -> str:
 
 
 def secrets_of(text: str) -> tuple[str, ...]:
-    """Return the texts that may be secrets of a kubeconfig's users, longest first; () if the text is unreadable.
-    Texts shorter than LEAST_SECRET are left out."""
+    """Return all texts in a kubeconfig that may be secrets of its users, longest first; () if it is unreadable. Texts
+    shorter than LEAST_SECRET are left out, because they would be found in any message."""
     try:
         users = entries(read_kubeconfig(text), "users")
     except KubeconfigUnreadable:
@@ -116,7 +117,7 @@ def secrets_of(text: str) -> tuple[str, ...]:
 
 
 def hidden(message: str, secrets: tuple[str, ...]) -> str:
-    """Return the message with the secrets replaced, also where `repr` has escaped them."""
+    """Return the message with each of the secrets replaced by HIDDEN, also where `repr` has escaped it."""
     for secret in secrets:
         for form in (secret, repr(secret)[1:-1], repr(secret.encode())[2:-1]):
             message = message.replace(form, HIDDEN)
@@ -124,13 +125,14 @@ def hidden(message: str, secrets: tuple[str, ...]) -> str:
 
 
 def without_token(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """Return a response's body without the token that its request sent."""
+    """Return a response's body with the token of its request (`headers`) replaced by HIDDEN, because servers may echo
+    it."""
     token = headers.get("Authorization", "").removeprefix("Bearer ").encode()
     return body.replace(token, HIDDEN.encode()) if len(token) >= LEAST_SECRET else body
 
 
 def _texts(value: Any, key: str = "") -> Iterator[str]:
-    """Yield every text at any depth that may be a secret. `key`: the key of `value`."""
+    """Yield every text at any depth of `value` that may be a secret. `key`: the key under which `value` was found."""
     if isinstance(value, dict):
         for name, inside in value.items():
             yield from _texts(inside, str(name))

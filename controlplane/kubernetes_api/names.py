@@ -13,10 +13,11 @@ FIELD_MANAGER = "trainyard"
 
 
 def key_of(namespace: str, name: str) -> str:
-    """Return `namespace/name`, or `name` for a cluster-scoped object: the key of an object in a reflector's store."""
+    """Return an object's key in a reflector's store: `namespace/name`, or `name` if `namespace` is ""
+    (cluster-scoped)."""
     return f"{namespace}/{name}" if namespace else name
 
 
 def selector(labels: Mapping[str, str]) -> str:
-    """Return a label selector for a query: `a=b,c=d`."""
+    """Return the label selector that matches all these labels: `a=b,c=d`."""
     return ",".join(f"{key}={value}" for key, value in labels.items())

@@ -24,7 +24,8 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Allowance:
-    """The arithmetic of a token bucket, without threads or waiting. All times are in seconds of one clock."""
+    """The arithmetic of a token bucket, without threads or waiting. Callers pass the time, in seconds of one clock.
+    Raise ValueError for a rate of 0 or a burst below 1."""
 
     def __init__(self, rate_per_second: float, burst: int, now: float) -> None:
         if rate_per_second <= 0 or burst < 1:
@@ -33,7 +34,7 @@ class Allowance:
         self._tokens, self._filled_at, self._quiet_until = float(burst), now, now
 
     def seconds_until_free(self, now: float) -> float:
-        """Return the seconds until a request may be sent, 0 if it may be sent now."""
+        """Return the seconds until a request may be sent; 0 if it may be sent now."""
         self._fill(now)
         missing = max(0.0, 1.0 - self._tokens) / self._rate
         return max(missing, self._quiet_until - now, 0.0)
@@ -42,7 +43,8 @@ class Allowance:
         self._tokens -= 1.0
 
     def pause(self, now: float, seconds: float) -> None:
-        """Allow no request for `seconds`, at most LONGEST_PAUSE_SECONDS. A longer pause in progress is kept."""
+        """Allow no request for `seconds` from `now`, at most LONGEST_PAUSE_SECONDS. A longer pause in progress is
+        kept."""
         self._quiet_until = max(self._quiet_until, now + min(max(seconds, 0.0), LONGEST_PAUSE_SECONDS))
 
     def _fill(self, now: float) -> None:
@@ -51,8 +53,8 @@ class Allowance:
 
 
 class TokenBucket:
-    """The token bucket of one cluster, shared by all threads. Waiting requests are served by priority, then in
-    order of arrival."""
+    """The rate limit of one cluster's requests, shared by all threads. Waiting requests are served by priority, then
+    in order of arrival."""
 
     def __init__(
         self,
@@ -67,7 +69,8 @@ class TokenBucket:
         self._numbers = itertools.count()
 
     def acquire(self, priority: int = READ, timeout_seconds: float = 60.0) -> bool:
-        """Wait until one request may be sent; a lower `priority` is served first. Return False after the timeout."""
+        """Block until one request may be sent, and return True; False after `timeout_seconds`. A lower `priority` is
+        served first."""
         deadline = self._clock() + timeout_seconds
         with self._changed:
             ticket = (priority, next(self._numbers))
@@ -81,7 +84,8 @@ class TokenBucket:
                 self._changed.notify_all()
 
     def pause(self, seconds: float) -> None:
-        """Send no request for `seconds`, for example because a Retry-After header demands it."""
+        """Let no request be sent for `seconds`, at most LONGEST_PAUSE_SECONDS, for example because of a Retry-After
+        header."""
         with self._changed:
             self._allowance.pause(self._clock(), seconds)
 

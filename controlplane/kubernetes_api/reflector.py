@@ -37,12 +37,12 @@ _BYE_SECONDS = 5.0
 
 
 class Reflector:
-    """Keeps the objects of one resource by "namespace/name" (or "name"): those that a list of `path` with `query`
-    returns. Runs one thread between `start` and `close`.
+    """Keeps copies of the objects that a list of `path` with `query` returns, by "namespace/name" (or "name"). Runs
+    one thread between `start` and `close`. Thread-safe.
 
     `keep` receives the raw object and returns what to store of it: 10,000 untrimmed pods take a quarter of a
-    gigabyte. `on_change` is called on the reflector's thread, or that of `observe`, after the store changed. The
-    last four settings are for tests.
+    gigabyte. `on_change` is called on the reflector's thread, or that of `observe`, after the store changed. The last
+    four settings are for tests.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Reflector:
         self.trouble = ""
 
     def start(self) -> float:
-        """Start the thread unless it runs already. Return the time of its start (monotonic clock)."""
+        """Start the thread unless it was started before. Return when it was started, by time.monotonic()."""
         with self._stream_lock:
             if self._started_at is None:
                 self._started_at = time.monotonic()
@@ -88,7 +88,7 @@ class Reflector:
             return self._started_at
 
     def close(self) -> None:
-        """End the thread. The store remains readable."""
+        """End the thread; waits at most _BYE_SECONDS for it. The store remains readable. Cannot be started again."""
         self._closing.set()
         with self._stream_lock:
             if self._stream is not None:
@@ -97,36 +97,32 @@ class Reflector:
             self._thread.join(_BYE_SECONDS)
 
     def wait_synced(self, timeout_seconds: float) -> bool:
-        """Wait for the first list. Return whether it has completed."""
+        """Block until the first list is complete, at most `timeout_seconds`. Return whether it is."""
         return self._synced.wait(timeout_seconds)
 
     def wait_listed(self, timeout_seconds: float) -> bool:
-        """Wait for the first list like `wait_synced`, but return False as soon as the first attempt has failed
-        instead of waiting for a retry."""
+        """Block until the first list is complete or its first try has failed, at most `timeout_seconds`. Return
+        whether it is complete."""
         self._has_listed.wait(timeout_seconds)
         return self._synced.is_set()
 
     def items(self) -> Mapping[str, Any]:
-        """Return all objects as they were at one moment, in an immutable copy."""
+        """Return all stored objects by key, as an immutable snapshot."""
         return self._model.items()
 
     def get(self, key: str) -> Any:
-        """Return one object, None if absent. Cheap, because unlike `items` it copies nothing."""
+        """Return the stored object with this key, None if absent. Copies nothing, unlike `items`."""
         return self._model.get(key)
 
     def observe(self, obj: dict[str, Any]) -> None:
-        """Apply the object that a request returned, so that the caller reads its own write; a newer version
-        in the store is kept.
-
-        The object must match `query`. A response that only announces a deletion (a Status) is left to the
-        watch.
-        """
+        """Store an object that a request returned, so that the caller reads its own write; ignored if the store has a
+        newer version, and for a Status. The object must match `query`."""
         if self._model.observe(obj):
             self._on_change()
 
     def seconds_since_contact(self) -> float:
-        """Return the seconds since the server last sent an event or list: inf before the first list, up to about 65
-        on a quiet cluster."""
+        """Return the seconds since the server last sent something, up to about 65 on a quiet cluster; inf before the
+        first list."""
         return time.monotonic() - self._contact_at
 
     def _run(self) -> None:
@@ -162,7 +158,7 @@ class Reflector:
         self._closing.wait(backoff_seconds(self._failures, *self._backoff_bounds))
 
     def _list(self) -> None:
-        """Replace the store's content with a new list."""
+        """Replace the store's content with a new list. Raises what `Client.get` raises; the store is then unchanged."""
         self._model.begin_list()
         query = {**self._query, "limit": str(PAGE)}
         found: list[Entry] = []
@@ -183,8 +179,8 @@ class Reflector:
             self._on_change()
 
     def _watch(self, until: float) -> None:
-        """Apply events until the server ends the watch, at the latest at `until` (monotonic seconds). Raise
-        Unreachable if the server ends it within a second, so that the back-off applies."""
+        """Apply events until the server ends the watch, at the latest at `until` (time.monotonic()). Raise
+        Unreachable if that happens within a second, so that the back-off applies."""
         began = time.monotonic()
         # Random, so that the watches of all resources do not end at the same moment.
         seconds = max(1, round(min(random.uniform(*self._watch_seconds), until - began)))
@@ -206,7 +202,7 @@ class Reflector:
             raise Unreachable("The server ended a watch at once.")
 
     def _hold(self, stream: Stream | None) -> None:
-        """Store the stream that `close` must abort; None when it has ended."""
+        """Set the stream that `close` must abort; None when it has ended."""
         with self._stream_lock:
             self._stream = stream
             # `close` may have been called while the stream was being opened.
@@ -214,7 +210,7 @@ class Reflector:
                 stream.abort()
 
     def _take(self, line: bytes) -> None:
-        """Apply one event. Raise ApiError for an ERROR event."""
+        """Apply one event, a line of JSON. Raise ApiError if the event reports an error."""
         event = orjson.loads(line)
         obj = event["object"]
         if event["type"] == "ERROR":
@@ -235,11 +231,10 @@ Entry: TypeAlias = tuple[str, int | None, Any]
 
 
 class Model:
-    """The store: per key the newest version seen, and the object or its deletion.
+    """The store: by key the newest version seen, with the object or its deletion.
 
-    Of two states of one object the one with the larger version wins, whatever their source and order. A list
-    contains everything up to its own version: states from requests made meanwhile, which are newer than the
-    list, are applied to it again.
+    Of two states of an object the one with the larger version wins, whatever their source and order. A list contains
+    everything up to its own version; newer states from requests made meanwhile are applied to it again.
     """
 
     def __init__(self, keep: Callable[[dict[str, Any]], Any]) -> None:
@@ -270,14 +265,14 @@ class Model:
         return key, number_of(metadata.get("resourceVersion")), self._keep(obj)
 
     def take(self, obj: dict[str, Any], *, is_gone: bool) -> bool:
-        """Apply a watch event; `is_gone`: of a deletion. Return whether it changed the store."""
+        """Apply a watch event; `is_gone`: the object was deleted. Return whether the store changed."""
         entry = self.entry(obj)
         with self._lock:
             return self._put(entry, is_gone=is_gone)
 
     def observe(self, obj: dict[str, Any]) -> bool:
-        """Apply the object that a request returned, unless it has no name or version. Return whether it changed the
-        store."""
+        """Apply an object that a request returned; one without a name or a numeric version is ignored. Return whether
+        the store changed."""
         if "resourceVersion" not in obj.get("metadata", {}) or not obj["metadata"].get("name"):
             return False
         entry = self.entry(obj)
@@ -295,8 +290,8 @@ class Model:
             self._observed.clear()
 
     def end_list(self, found: Sequence[Entry], version: int | None) -> bool:
-        """Replace the store's content with the entries of a list of this `version`; newer states that requests
-        returned meanwhile are kept. Return whether anything changed."""
+        """Replace the store's content with a list of this `version` (None: not a number). Newer states that requests
+        returned since `begin_list` are kept. Return whether anything changed."""
         with self._lock:
             before, before_versions = self._items, self._versions
             self._items = {key: kept for key, _, kept in found}
@@ -325,5 +320,5 @@ class Model:
 
 
 def number_of(version: Any) -> int | None:
-    """Return a resourceVersion as a number, None if it is not one."""
+    """Return a resourceVersion as an integer; None if it is not a decimal number."""
     return int(version) if isinstance(version, str) and version.isascii() and version.isdecimal() else None

@@ -33,11 +33,8 @@ _EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "N
 
 
 class TokenSource(Protocol):
-    """A source of bearer tokens.
-
-    `current` returns the token to send, None for none. `renew` drops the refused token, unless it was
-    replaced since; it returns False if there is no other token.
-    """
+    """A source of bearer tokens. `current` returns the token to send, None if none is needed. `renew(refused)` drops
+    the token that the server refused, if it is still the current one, and returns whether there may be another."""
 
     def current(self) -> str | None: ...
 
@@ -45,7 +42,7 @@ class TokenSource(Protocol):
 
 
 class NoToken:
-    """No token, because a client certificate authenticates instead."""
+    """A source without tokens: a client certificate authenticates instead."""
 
     def current(self) -> str | None:
         return None
@@ -68,7 +65,7 @@ class FixedToken:
 
 
 class MountedToken:
-    """A service account's token from a file that the kubelet replaces; the official loader reads it again every
+    """A service account's token in a file that the kubelet replaces. The official loader reads the file again every
     minute."""
 
     def __init__(self, loader: InClusterConfigLoader, configuration: Configuration) -> None:
@@ -96,8 +93,8 @@ class MountedToken:
 
 
 class ExecToken:
-    """A token printed by a login program (client.authentication.k8s.io), cached until shortly before it
-    expires."""
+    """A token that a login program prints (client.authentication.k8s.io), kept until shortly before it expires.
+    Thread-safe."""
 
     def __init__(self, plugin: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._plugin, self._clock = plugin, clock
@@ -109,8 +106,8 @@ class ExecToken:
         self._failure: Exception = Unreachable("no login was tried")
 
     def current(self) -> str | None:
-        """Return the token, running the login program if necessary. Raise Refused or Unreachable as `run_login`;
-        after a failure the program is not run for a while, and all callers get the same exception."""
+        """Return the token; run the login program if there is none or it expires soon. Raise Refused or Unreachable
+        as `run_login`. After a failure the program is not run for up to 30 s; all callers get the same exception."""
         with self._lock:
             if self._token is None or self._is_ending():
                 if self._failures and self._clock() < self._again_at:
@@ -141,8 +138,8 @@ class ExecToken:
 
 
 def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
-    """Run a kubeconfig's login program. Return its token and when that expires, None if unknown. Raise Refused if
-    the program is absent or prints no token, Unreachable if it fails."""
+    """Run a kubeconfig's login program, for at most 30 s. Return its token, and when that expires (None if unknown).
+    Raise Refused if the program is absent or prints no token, Unreachable if it fails."""
     command, environment = _login_command(plugin)
     version = str(plugin.get("apiVersion", ""))
     request = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
@@ -167,8 +164,8 @@ def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
 
 
 def _login_command(plugin: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Return the login program's command line and its environment, still without KUBERNETES_EXEC_INFO. Raise Refused
-    if the kubeconfig's entry is malformed."""
+    """Return the login program's command line and environment (without KUBERNETES_EXEC_INFO). Raise Refused if the
+    kubeconfig's entry is malformed."""
     environment = {name: os.environ[name] for name in _EXEC_ENVIRONMENT if name in os.environ}
     try:
         environment |= {str(entry["name"]): str(entry["value"]) for entry in plugin.get("env") or ()}
