@@ -15,7 +15,7 @@ from controlplane.supervisor.supervise import Keeper, answers, is_make_waiting, 
 
 
 def main() -> int:
-    """Return exit code 0 after a requested stop, 1 if the instance could not start."""
+    """Run the instance until a signal ends it. Return exit code 0 after a requested stop, 1 if it could not start."""
     began = time.monotonic()
     try:
         instance = read_instance(os.environ)
@@ -52,8 +52,8 @@ def _run(instance: Instance, began: float) -> int:
 
 def _prepare(environment: dict[str, str]) -> dict[str, str]:
     """Run checks, migrations and static files in a child process, whose memory is freed before the servers start.
-    Return its answer: `setup_path`, the path that creates the first admin, or "". Raise CannotStart if a step failed.
-    """
+    Return its JSON answer: `setup_path`, the path that creates the first admin, "" if one exists. Raise CannotStart
+    if a step failed."""
     command = [sys.executable, "-m", "controlplane.supervisor.prepare"]
     answer = subprocess.run(
         command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, check=False, process_group=0
@@ -91,8 +91,8 @@ def _announce(instance: Instance, seconds: float, prepared: dict[str, str]) -> N
 
 
 def _end_with_make(parent: int) -> None:
-    """Request SIGTERM for this process if make (pid `parent`) is killed. Without make, keep running when the parent
-    shell ends. Raise CannotStart if make has ended already."""
+    """Have the kernel send SIGTERM to this process when make (process id `parent`) is killed. Does nothing if make
+    did not start it. Raise CannotStart if make has ended already."""
     if PRCTL is not None and "MAKELEVEL" in os.environ:
         PRCTL(PR_SET_PDEATHSIG, 15)
         # The signal is not sent for a parent that ended before the call.

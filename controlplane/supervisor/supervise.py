@@ -20,7 +20,7 @@ REDIS_GRACE_SECONDS = 2.0
 
 
 class Keeper:
-    """Runs the children. Single-threaded; sleeps until a signal, a child's end or the next tick."""
+    """Starts, watches and stops the children. Single-threaded: its owner calls `tend` and `sleep` in turn."""
 
     def __init__(self, children: Sequence[Child]) -> None:
         self.children = list(children)
@@ -31,14 +31,14 @@ class Keeper:
         self._log_check_at = 0.0
 
     def listen_to_signals(self) -> None:
-        """Install handlers: SIGINT, SIGTERM and SIGHUP request the stop; SIGCHLD and the others only end the sleep."""
+        """Install signal handlers: SIGINT, SIGTERM and SIGHUP set `is_stopping`; these and SIGCHLD end `sleep`."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._ask_to_stop)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def tend(self) -> None:
-        """Start children that are due, print which ones died, and truncate large logs."""
+        """Start children that are due, print which ones have ended, and truncate large logs. Does not wait."""
         now = time.monotonic()
         for child in self.children:
             ending = child.notice_death(now)
@@ -52,7 +52,7 @@ class Keeper:
                 child.cap_log()
 
     def sleep(self, longest_seconds: float) -> None:
-        """Wait for a signal, a child's end, a planned restart, or `longest_seconds`."""
+        """Wait for a signal, the end of a child or a planned restart, at most `longest_seconds`."""
         now = time.monotonic()
         planned = [child.start_at - now for child in self.children if child.process is None]
         ready, _, _ = select.select([self._reader], [], [], max(0.0, min([longest_seconds, *planned])))
@@ -60,7 +60,8 @@ class Keeper:
             self._reader.recv(4096)
 
     def stop(self) -> None:
-        """Stop all children except Redis, then Redis, which the others use until they end."""
+        """Stop all children, Redis last, because the others use it until they end. Children that do not end in time
+        are killed."""
         others = [child for child in self.children if child.name != "redis"]
         _end(others, GRACE_SECONDS)
         _end([child for child in self.children if child not in others], REDIS_GRACE_SECONDS)
@@ -71,7 +72,7 @@ class Keeper:
 
 
 def report(*lines: str) -> None:
-    """Print lines to the console; a closed console is ignored."""
+    """Print lines to the console. A closed console is ignored."""
     try:
         print(*lines, sep="\n", flush=True)
     except OSError:
@@ -79,7 +80,7 @@ def report(*lines: str) -> None:
 
 
 def answers(address: tuple[str, int]) -> bool:
-    """Return whether the web server at this (host, port) answers /healthz with 200."""
+    """Return whether the web server at this (host, port) answers /healthz with status 200."""
     request = "GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n"
     try:
         with socket.create_connection(address, timeout=2.0) as connection:
@@ -90,10 +91,8 @@ def answers(address: tuple[str, int]) -> bool:
 
 
 def is_make_waiting(parent: int) -> bool:
-    """Return whether our parent is a `make` that received SIGINT and waits for us to end.
-
-    Ctrl-C in a terminal reaches make and us; a script's signal reaches only make, which does not forward SIGINT.
-    """
+    """Return whether the parent process (id `parent`) is a `make` that received SIGINT and waits for this process to
+    end. Ctrl-C in a terminal reaches both; a script's signal reaches only make, which does not forward SIGINT."""
     try:
         status = Path(f"/proc/{parent}/status").read_text()
     except OSError:

@@ -22,10 +22,8 @@ TICK_SECONDS = 1.0
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, woken by the signal that ends it.
-
-    uvicorn itself checks for a signal ten times a second, which was most of an idle web process's work.
-    """
+    """uvicorn's server, ended by an event instead of polling. uvicorn itself checks for a signal ten times a second,
+    which was most of an idle web process's work."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -45,7 +43,7 @@ class Server(uvicorn.Server):
 
 
 def serve(handle: int, ready_reader: int) -> None:
-    """Serve controlplane.asgi on the inherited listening socket `handle` (a descriptor) until SIGTERM.
+    """Serve controlplane.asgi on the inherited listening socket, file descriptor `handle`, until SIGTERM.
 
     `ready_reader`: the read end of a pipe. Modules are loaded while the database is being prepared; reading from the
     pipe blocks until the supervisor closes the write end. The application is created only then, because whitenoise
