@@ -13,7 +13,8 @@ H = TypeVar("H", Volume, Snapshot, Artifact)
 
 
 def visible_datasets(actor: Actor) -> QuerySet[Dataset]:
-    """Return the datasets the actor may read."""
+    """Return the datasets that the actor may read: shared ones and those of the actor's projects; all for an
+    admin."""
     ids = visible_project_ids(actor)
     rows = Dataset.objects.all()
     return rows if ids is None else rows.filter(Q(project__in=ids) | Q(is_shared=True))
@@ -43,12 +44,12 @@ def version_for(actor: Actor, version_id: str, *, needed: str = Role.VIEWER) -> 
 
 
 def visible_volumes(actor: Actor) -> QuerySet[Volume]:
-    """Return the volumes the actor may read."""
+    """Return the volumes of the projects that the actor may see."""
     return _in_visible_projects(actor, Volume.objects.all())
 
 
 def visible_snapshots(actor: Actor) -> QuerySet[Snapshot]:
-    """Return the snapshots the actor may read."""
+    """Return the snapshots of the projects that the actor may see."""
     return _in_visible_projects(actor, Snapshot.objects.all())
 
 
@@ -88,8 +89,8 @@ def visible_artifacts(actor: Actor) -> QuerySet[Artifact]:
 
 
 def artifact_for(actor: Actor, artifact_id: str, *, needed: str = Role.VIEWER) -> Artifact:
-    """Return an artifact by id, with its project and job. Raises NotVisible if there is none that the actor may
-    view, also for a malformed id; Forbidden if the actor has only a lower role."""
+    """Return an artifact by id, with its project and job. Raises NotVisible for a malformed id and if there is
+    none that the actor may view, Forbidden if the actor has a lower role than `needed`."""
     missing = NotVisible("There is no such artifact that you can see.")
     rows = visible_artifacts(actor).select_related("project__cluster", "job")
     return _held(actor, rows.filter(pk=uuid_of(artifact_id, missing)).first(), needed, missing)
@@ -121,6 +122,7 @@ def cache_for(actor: Actor, cache_id: str, *, needed: str = Role.VIEWER) -> Cach
 
 
 def require_role(actor: Actor, dataset: Dataset, needed: str, missing: NotVisible) -> None:
-    """Raise `missing` for a dataset that the actor may not read, and Forbidden for a role below `needed`."""
+    """Raise `missing` if the actor may not read the dataset, Forbidden if the actor has a lower role than
+    `needed`. Every user has the role viewer for a shared dataset."""
     held = role_in(actor, dataset.project) or (Role.VIEWER if dataset.is_shared else None)
     require_held(actor, dataset.project, held, needed, missing)

@@ -242,8 +242,8 @@ def _begin(cache: Cache) -> bool:
 
 
 def _make_room(cache: Cache, store: Caches, manifest: Manifest) -> None:
-    """Reserve space for a fill, or start to remove old caches if it does not fit. Raises CommandRefused:
-    permanently if it can never fit, else to be retried while space is being freed."""
+    """Reserve space at the location for a fill. If it does not fit, start to remove old caches and raise
+    CommandRefused to be retried; if it can never fit, raise CommandRefused for good."""
     lacking = store.lacking_bytes(manifest)
     location = CacheLocation.objects.select_related("cluster").get(pk=cache.location_id)
     with transaction.atomic():

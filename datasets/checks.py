@@ -16,7 +16,7 @@ from datasets.storage.bucket_config import BucketConfig, inner_addresses
 
 @register("trainyard")
 def check_lake(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
-    """Return the check messages for the lake's bucket."""
+    """Return errors and warnings about the lake's bucket; [] without one."""
     config = settings.LAKE_BUCKET
     if config is None:
         return []
@@ -51,7 +51,7 @@ def _check_bucket(config: BucketConfig) -> Iterator[CheckMessage]:
 
 @register("trainyard")
 def check_storage_packages(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
-    """Return the storage classes whose driver's package is not installed."""
+    """Return a warning for each storage class whose driver's package is not installed."""
     needed = [(found.name, found.about.package) for found in settings.STORAGE_CLASSES.values() if found.about]
     return [
         checks.Warning(

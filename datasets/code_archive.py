@@ -47,8 +47,8 @@ def read_archive(stream: BinaryIO, wanted: Mapping[str, int]) -> Iterator[tuple[
 
 
 def write_archive(entries: Iterable[Entry], pieces: Callable[[Entry], Iterator[bytes]]) -> Iterator[bytes]:
-    """Yield a tar of a tree in pieces. `pieces` reads a content. Times and owners are constant, so equal
-    trees give equal archives."""
+    """Yield a tar of a tree in pieces. `pieces`: yields the content of an entry. Times and owners are constant,
+    so equal trees give equal archives."""
     for entry in entries:
         info = tarfile.TarInfo(entry.path)
         info.mode = 0o755 if entry.kind == EXECUTABLE else 0o644

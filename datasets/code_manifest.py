@@ -82,7 +82,8 @@ def dump(entries: Iterable[Entry]) -> bytes:
 
 
 def load(manifest: bytes) -> tuple[Entry, ...]:
-    """Return the entries of an encoded manifest; targets of links are not in it."""
+    """Return the entries of an encoded manifest. Those of links have no target, since the manifest has only its
+    hash."""
     entries = []
     for line in manifest.decode().split("\0")[:-1]:
         head, _, path = line.partition("\t")
@@ -129,7 +130,8 @@ def path_problem(path: str) -> str:
 
 
 def stays_inside(path: str, target: str) -> bool:
-    """Return whether a symbolic link leads to a path in the tree, as `datasets.manifests.stays_inside`."""
+    """Return whether a symbolic link at `path` with this target leads to a path in the tree; see
+    datasets.manifests.stays_inside."""
     if "\0" in target or len(target) > PATH_MOST_BYTES:
         return False
     return manifests.stays_inside(path.encode(), target.encode(errors="surrogateescape"))

@@ -94,7 +94,7 @@ class ProjectCode:
             raise
 
     def finish(self, digest: str) -> None:
-        """Mark a tree as complete. All its files must be stored."""
+        """Mark a tree as complete. All its files must be stored. Safe to repeat."""
         trees = self._own / _TREES
         trees.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Already complete.
@@ -169,7 +169,7 @@ def project_ids(root: Path) -> list[int]:
 
 def forget_project(root: Path, project_id: int) -> None:
     """Remove a deleted project's manifests and links; the shared contents stay until `sweep_shared`. Errors are
-    ignored, so a repeat may find files left."""
+    ignored: what could not be removed is removed by the next call."""
     shutil.rmtree(root / "projects" / str(project_id), ignore_errors=True)
 
 
@@ -229,7 +229,8 @@ def _mtime(path: Path) -> float:
 
 
 def _ctime(path: Path) -> float:
-    """Return the file's change time, which linking and writing update."""
+    """Return the file's change time (Unix time), which linking and writing update; infinity if the file does not
+    exist."""
     try:
         return path.stat().st_ctime
     except FileNotFoundError:
@@ -245,7 +246,8 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _link(shared: Path, own: Path) -> None:
-    """Link the shared content into the project; copies it if the file system does not allow another link."""
+    """Link the shared content into the project; copy it if the file system does not allow another link. Replaces
+    an existing file."""
     fresh = own.with_name(f".{own.name}.{secrets.token_hex(4)}")
     try:
         os.link(shared, fresh)

@@ -123,8 +123,8 @@ class GitSource:
 
     @contextmanager
     def reader(self) -> Iterator[Read]:
-        """Yield a function that reads a content by git's object name and yields it in pieces; one content at
-        a time."""
+        """Context manager with a function that yields the content with git's object name in pieces; read one
+        content to its end before the next."""
         with self._start(["cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as git:
             asked, answered = git.stdin, git.stdout
             assert asked is not None
@@ -264,7 +264,8 @@ def _failure(errors: str, is_full: bool, most_bytes: int) -> GitRefused:
 
 
 def _words(said: str) -> str:
-    """Return git's message; a missing ref or default branch is explained in plain words instead."""
+    """Return git's message for users; a missing branch, tag or default branch is explained in plain words
+    instead."""
     _, is_missing, ref = said.partition("couldn't find remote ref ")
     if not is_missing:
         return said
@@ -274,7 +275,7 @@ def _words(said: str) -> str:
 
 
 def _last_line(errors: str) -> str:
-    """Return the last line of git's error output."""
+    """Return the last line of git's error output, truncated, as the message for users."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     said = lines[-1] if lines else "git failed without a message"
     return said.removeprefix("fatal: ")[:MESSAGE_MOST]

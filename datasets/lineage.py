@@ -59,7 +59,8 @@ class Graph:
 
 
 def node(kind: str, key: str, name: str, **fields: str) -> Node:
-    """Return a node whose key is built from its kind and id."""
+    """Return a node with these `fields`; `key` is its id in its kind, from both of which its key in the graph is
+    built."""
     return Node(kind, key, name, key=f"{kind}:{key}", **fields)
 
 
@@ -145,7 +146,7 @@ def parameters(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def seed_of(spec: Mapping[str, Any]) -> str | None:
-    """Return the random seed in a job's command or environment, or None."""
+    """Return the random seed in a job's command or environment variables; None if there is none."""
     words = [*(spec.get("command") or ()), *(spec.get("args") or ())]
     for place, word in enumerate(words):
         if found := _SEED_OPTION.fullmatch(word):

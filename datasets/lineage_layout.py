@@ -63,8 +63,8 @@ def draw(graph: Graph) -> Picture:
 
 
 def _columns(graph: Graph) -> dict[str, int]:
-    """Return the column of each node: to the right of all its inputs; ingredients directly left of their
-    first use."""
+    """Return the column of each node by key: to the right of all its inputs; a node without inputs directly left
+    of its first use."""
     before, after = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for edge in graph.edges:
         before[edge.target].append(edge.source)

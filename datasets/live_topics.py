@@ -8,7 +8,7 @@ from datasets.volume_topics import VOLUME
 
 
 def read_dataset(dataset_id: str, _project_id: int) -> Reading | None:
-    """Return a dataset with its caches, or None if it does not exist."""
+    """Return the topic's state of a dataset with its newest version and caches; None if it does not exist."""
     dataset = Dataset.objects.select_related("project").filter(pk=dataset_id).first()
     if dataset is None:
         return None

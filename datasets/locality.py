@@ -16,13 +16,15 @@ class Location:
     is_of_one_node: bool = False
 
     def has(self, pool: str, labels: Mapping[str, str]) -> bool:
-        """Return whether the location serves a node with this pool and these labels, other than as the default."""
+        """Return whether the location's node pools or labels include a node with this pool and these labels.
+        False for the default location."""
         wanted = self.node_labels.items()
         return pool in self.node_pools or (bool(wanted) and wanted <= labels.items())
 
     @property
     def is_default(self) -> bool:
-        """Return whether the location is the default one, which serves all nodes that no other location serves."""
+        """Return whether the location names neither pools nor labels, and so serves all nodes that no other
+        location serves."""
         return not self.node_pools and not self.node_labels
 
 

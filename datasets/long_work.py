@@ -16,7 +16,8 @@ LAKE_AWAY = ("unreachable", "no_such_host", "not_trusted")
 
 
 def is_cancelled(run: CommandRun) -> bool:
-    """Return False while the command's claim is held. Raises Cancelled when it is lost."""
+    """Return False while the command's claim is held. Raises Cancelled when it is lost; for callers that poll a
+    function."""
     run.raise_if_cancelled()
     return False
 

@@ -96,7 +96,7 @@ class Manifest:
 
     @cached_property
     def hash(self) -> str:
-        """Return the hash that identifies the version: SHA-256 of the columns, hexadecimal."""
+        """Return the hash that identifies the version: the SHA-256 of the columns, in hexadecimal."""
         return self._hashed(b"\0".join(self.paths))
 
     def digest(self, index: int) -> bytes:
@@ -112,13 +112,13 @@ class Manifest:
         return map(self.entry, range(len(self)))
 
     def find(self, path: bytes) -> Entry | None:
-        """Return the file at a path, or None."""
+        """Return the file at exactly this path; None if there is none, also for a directory."""
         index = bisect_left(self.paths, path)
         return self.entry(index) if index < len(self) and self.paths[index] == path else None
 
     def children(self, directory: bytes = b"", after: bytes = b"", limit: int = 1000) -> list[Child]:
-        """Return the children of a directory ("" for the top), sorted, after the name `after`. The cost
-        depends on the result's length, not on the directory's size."""
+        """Return at most `limit` files and directories directly in a directory ("" for the top), sorted, whose
+        names follow `after`. The cost depends on the result's length, not on the directory's size."""
         prefix = directory + b"/" if directory else b""
         index = self._index_after(prefix, after)
         found: list[Child] = []
@@ -145,7 +145,7 @@ class Manifest:
         return list(set(_slices(self.digests)))
 
     def only(self, indexes: Iterable[int]) -> "Manifest":
-        """Return a manifest of the files with these ascending indexes."""
+        """Return the manifest of the files with these indexes, which must ascend."""
         chosen = list(indexes)
         return Manifest(
             [self.paths[index] for index in chosen],
@@ -295,8 +295,8 @@ def _packed(sizes: "array[int]") -> bytes:
 
 
 def _inflated(packed: bytes, expected: int) -> bytes:
-    """Return the decompressed bytes. Raises ManifestInvalid unless they have exactly the `expected` length: a small
-    manifest cannot make us allocate gigabytes."""
+    """Return the decompressed bytes. Raises ManifestInvalid unless they have exactly `expected` bytes, so that a
+    small manifest cannot allocate gigabytes."""
     inflate = zlib.decompressobj()
     try:
         columns = inflate.decompress(packed, expected + 1)

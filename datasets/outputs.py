@@ -102,8 +102,8 @@ def _refuse_full(folder: Path, path: str, size: int) -> None:
 
 
 def _remove_leftovers(folder: Path, own: str) -> None:
-    """Remove the copies of artifacts that are no longer being saved, and `own`, the caller's from an earlier try.
-    Killed workers leave both."""
+    """Remove copies that killed workers left in `folder`: those of artifacts that are no longer being stored, and
+    `own`, the one of the caller's artifact."""
     names = set(os.listdir(folder))
     rows = Artifact.objects.filter(pk__in=names, state=Artifact.KEEPING)
     kept = set(map(str, rows.values_list("pk", flat=True)))
@@ -142,7 +142,7 @@ def _entries(directory: Path) -> str:
 
 
 def refuse_more(path: str, files: int, size: int) -> None:
-    """Raise CommandRefused if this number of files or size in bytes exceeds the limits of an artifact. `path`: the
+    """Raise CommandRefused if an artifact has more `files` or more bytes (`size`) than it may. `path`: the
     artifact's path, for the message."""
     if files > FILES_MOST:
         words = f"{path} has {files:,} files or more, at most {FILES_MOST:,} are kept; write archives."

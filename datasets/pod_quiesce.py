@@ -32,8 +32,8 @@ class PodPause:
         self._process, self._budget, self._unread = process, budget, b""
 
     def answer(self, seconds: float) -> str:
-        """Return the next line of the process's output, "" at its end or after `seconds`. Raises what the budget
-        raises."""
+        """Return the next line of the process's output; "" at its end or after `seconds`. Raises what the
+        budget's check raises."""
         until = time.monotonic() + seconds
         while self._process is not None and b"\n" not in self._unread:
             self._budget.check()
@@ -53,7 +53,8 @@ class PodPause:
         return text.decode(errors="replace")
 
     def has_lasted(self) -> bool:
-        """Return whether all programs have stayed paused until now; then let them continue."""
+        """Return whether all programs have stayed paused until now; then let them continue. False if the pod does
+        not answer."""
         if self._process is None:
             return False
         with suppress(OSError):

@@ -8,7 +8,8 @@ PREVIEW_BYTES = 64 << 10
 
 
 def media_type(name: str) -> str | None:
-    """Return the media type if browsers may show a file with this name inline, else None."""
+    """Return the media type by which browsers may show a file with this name inline; None if it must be
+    downloaded."""
     found = mimetypes.guess_type(name)[0]
     return found if found in PICTURES else None
 

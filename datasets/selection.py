@@ -77,7 +77,7 @@ def _translated(pattern: bytes) -> bytes:
 
 
 def _runs(parts: Sequence[bytes]) -> list[list[bytes]]:
-    """Split the parts of a pattern at each `**`."""
+    """Return the parts of a pattern in runs: a new one begins at each `**`, which is left out."""
     runs: list[list[bytes]] = [[]]
     for part in parts:
         if part == b"**":
@@ -116,7 +116,8 @@ def _one(token: bytes) -> bytes:
 
 
 def _members(body: bytes) -> set[int]:
-    """Return the bytes in a character set; a reversed range contains none."""
+    """Return the bytes that a character set contains. `body`: the text between the brackets; a reversed range
+    such as z-a contains none."""
     members: set[int] = set()
     place = 0
     while place < len(body):

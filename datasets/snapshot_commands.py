@@ -94,8 +94,7 @@ class RemoveSnapshot(CommandHandler):
                 storage_of_snapshot(snapshot).remove_snapshot(str(snapshot.pk))
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False: the cause of a failed removal can be fixed at any time, so it is retried without
-        limit."""
+        """Return False: a failed removal is retried without limit, since its cause can be fixed at any time."""
         return False
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:

@@ -51,7 +51,7 @@ class VolumeCommand(CommandHandler):
             return self.work(volume, storage_of_volume(volume), run)
 
     def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> Any:
-        """Carry out the command; raises as datasets.storage.volumes does."""
+        """Carry out the command and return its result for `on_done`. Raises the errors of VolumeStorage."""
         raise NotImplementedError
 
 
@@ -103,8 +103,7 @@ class RemoveVolume(VolumeCommand):
         storage.remove(str(volume.pk))
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False: the cause of a failed removal can be fixed at any time, so it is retried without
-        limit."""
+        """Return False: a failed removal is retried without limit, since its cause can be fixed at any time."""
         return False
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:

@@ -25,7 +25,7 @@ class Reader(Protocol):
 
     def read(self, task: ReadTask, budget: Budget) -> Read:
         """Return (entries of a directory, content of a file, whether there is more). Raises ContentMissing if the
-        path does not exist, Blocked if it cannot be read."""
+        path does not exist, Blocked if it cannot be read, and what `budget` raises."""
 
 
 class ReaderEngine(Protocol):

@@ -8,7 +8,7 @@ SNAPSHOTS_MOST = 100
 
 
 def read_volume(volume_id: str, _project_id: int) -> Reading | None:
-    """Return a volume with its newest snapshots, or None if it does not exist."""
+    """Return the topic's state of a volume with its newest snapshots; None if it does not exist."""
     volume = next(iter(volume_rows(Volume.objects.filter(pk=volume_id))), None)
     if volume is None:
         return None

@@ -53,7 +53,7 @@ def artifact_refusals(project: Project, spec: Mapping[str, Any]) -> Iterator[tup
 
 
 def note_artifacts(jobs: Sequence[Any]) -> None:
-    """Write a pending artifact row for every artifact that new jobs declare."""
+    """Write an artifact row in the state `waiting` for every artifact that new jobs declare."""
     rows = [
         Artifact(
             project_id=job.project_id,
@@ -83,7 +83,8 @@ def keep_artifacts(_: datetime | None = None) -> None:
 
 
 def artifact_ready(artifact_id: str, kept: StoredArtifact) -> None:
-    """Record that an artifact is stored in the lake. Call it in the transaction that ends the command."""
+    """Write that an artifact is stored in the lake; does nothing unless it is being stored. Call it in the
+    transaction that ends the command."""
     fields = {
         "manifest": kept.manifest,
         "files": kept.files,
@@ -95,13 +96,14 @@ def artifact_ready(artifact_id: str, kept: StoredArtifact) -> None:
 
 
 def artifact_waits(artifact_id: str, message: str) -> None:
-    """Record why an artifact is not stored yet; the command is retried."""
+    """Write why an artifact is not stored yet, for users; the caller tries again."""
     rows = Artifact.objects.filter(pk=artifact_id, state=Artifact.KEEPING)
     rows.update(message=message[:LONGEST_MESSAGE])
 
 
 def artifact_failed(artifact_id: str, reason: str, message: str) -> None:
-    """Record why an artifact could not be stored. Call it in the transaction that ends the command."""
+    """Write why an artifact could not be stored: a code (`reason`) and a `message`. Call it in the transaction
+    that ends the command."""
     words = {"reason": reason[:40], "message": message[:LONGEST_MESSAGE]}
     _end(artifact_id, Artifact.KEEPING, Artifact.FAILED, **words)
 

@@ -36,8 +36,8 @@ RETRY = timedelta(minutes=1)
 
 
 def keep_caches(now: datetime) -> None:
-    """At every location: fill missing caches, retry failed fills, remove unused caches and compare the rows with the
-    disk. First end jobs whose dataset is gone. Safe to repeat."""
+    """End jobs whose dataset is gone. Then at every location: fill missing caches, retry failed fills, remove
+    unused caches, and mark caches as failed whose files are gone. Safe to repeat."""
     _end_jobs_without_data()
     _create_defaults()
     locations = CacheLocation.objects.select_related("cluster")
@@ -49,8 +49,8 @@ def keep_caches(now: datetime) -> None:
 
 
 def distrust_caches(digests: Collection[bytes]) -> None:
-    """Mark caches as failed if they have one of these contents damaged: their files may share bytes with a damaged
-    file of the lake. Only caches in directories. The next fill repairs them; running jobs keep their mounts. Safe to
+    """Mark caches in directories as failed if they have a content of `digests`, which are damaged in the lake:
+    their files may share bytes with it. The next fill repairs them; running jobs keep their mounts. Safe to
     repeat."""
     locations = CacheLocation.objects.filter(project=None).select_related("cluster")
     for location in filter(holds_caches, locations):
@@ -65,7 +65,7 @@ def distrust_caches(digests: Collection[bytes]) -> None:
 
 
 def aged_caches(location: CacheLocation) -> list[Aged]:
-    """Return the ready and failed caches of a location, which use space."""
+    """Return those caches of a location that use space and could be removed: ready and failed ones."""
     wanted = wanted_versions(location)
     rows = Cache.objects.filter(location=location, state__in=(Cache.READY, Cache.FAILED))
     return [
@@ -129,8 +129,8 @@ def _compare_with_disk(location: CacheLocation) -> None:
 
 
 def _note_lost(cache: Cache) -> None:
-    """Record that a cache's files are missing, as after a disk failure; it is filled again when a job needs
-    it."""
+    """Mark a cache as failed because its files are missing, as after a disk failure; it is filled again when a
+    job needs it."""
     _fail(cache, "files_gone", "Its files have disappeared from the location.")
 
 

@@ -84,8 +84,8 @@ def _free_name(name: str, suffix: str) -> str:
 
 
 def cache_version(version: DatasetVersion, location: CacheLocation, *, actor: Actor) -> Cache:
-    """Return the cache of a version at a location, and start to fill it unless it is ready or being filled;
-    retries a failed one."""
+    """Return the cache of a version at a location. Starts to fill it unless it is ready or being filled; retries
+    a failed one. The cache stays when no job uses it."""
     with transaction.atomic():
         cache = want_cache(version, location, actor.name, is_kept=True)
         write_audit(actor, "cache.create", "cache", str(cache.pk), after={"version": str(version.pk)})
@@ -107,7 +107,8 @@ def pin_cache(cache: Cache, is_pinned: bool, *, actor: Actor) -> Cache:
 
 
 def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
-    """Remove a cache, or cancel its fill. Raises Conflict while an unfinished job needs it."""
+    """Start to remove a cache, or cancel its fill; does nothing if it is being removed. Raises Conflict while an
+    unfinished job needs it."""
     with transaction.atomic():
         if not evict([cache.pk]):
             reread(cache)
@@ -123,8 +124,8 @@ def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
 
 
 def evict(keys: Iterable[Any]) -> list[Cache]:
-    """Start the removal of caches, except those that unfinished jobs need or that are being removed. Return the
-    caches whose removal was started. `keys`: ids of caches. Needs an open transaction."""
+    """Start the removal of the caches with the ids `keys`, except those that unfinished jobs need or that are
+    being removed. Return those whose removal was started. Needs an open transaction."""
     evicted = []
     # Sorted, so that two concurrent evictions lock rows in the same order.
     for key in sorted(keys):
@@ -159,8 +160,8 @@ def lose_volumes(project: Project) -> None:
 
 
 def refill(cache: Cache) -> bool:
-    """Retry a failed cache, or one whose removal began before a new job needed it. Return whether it is
-    filled again. Needs an open transaction."""
+    """Start to fill a failed cache again, or one whose removal had begun before a new job needed it. Return
+    False, and do nothing, in any other state. Needs an open transaction."""
     rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.FAILED, Cache.EVICTING))
     fresh = {"state": Cache.QUEUED, "files_done": 0, "bytes_done": 0, "bytes_moved": 0, "bytes_per_second": 0}
     if not rows.update(**fresh, reason="", message="", changed_at=timezone.now(), ready_at=None):

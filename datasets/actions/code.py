@@ -25,8 +25,9 @@ DIFF_MOST_CHARACTERS = 256 * 1024
 def begin_upload(
     project: Project, entries: Sequence[Entry], *, is_dry_run: bool = False
 ) -> tuple[str, dict[str, int]]:
-    """Store the file list of a tree to upload. Return the tree's digest, and hash -> size of the files that the
-    project lacks. `is_dry_run`: store nothing. Raises Invalid for a tree that is not accepted."""
+    """Store the file list of a tree that is to be uploaded. Return the tree's digest, and (hash -> size in bytes)
+    of the contents that the project lacks. `is_dry_run`: store nothing. Raises Invalid for a tree that is not
+    accepted."""
     try:
         tree = checked(entries, settings.CODE_MOST_BYTES)
     except TreeRefused as refused:
@@ -37,8 +38,8 @@ def begin_upload(
 
 
 def upload_room(project: Project, digest: str) -> int:
-    """Return how many bytes an archive of the missing files may have. Raises Conflict for a tree whose upload
-    was not begun."""
+    """Return how many bytes an archive of the tree's missing files may have at most. Raises Conflict for a tree
+    whose upload was not begun."""
     missing = code_of(project).missing(_begun(project, digest))
     return sum(missing.values()) + len(missing) * MOST_PER_FILE + MOST_BESIDE
 
@@ -46,9 +47,9 @@ def upload_room(project: Project, digest: str) -> int:
 def receive_files(
     project: Project, digest: str, archive: BinaryIO, *, is_dry_run: bool = False
 ) -> dict[str, int]:
-    """Store the files of an archive; return hash -> size of those still missing. Files before a refused one are
-    stored. `is_dry_run`: check the archive and store nothing. Raises Conflict for a tree whose upload was not begun,
-    Invalid for files that do not belong to it."""
+    """Store the files of a tar archive; return (hash -> size in bytes) of the contents still missing. Files
+    before a refused one are stored. `is_dry_run`: check the archive and store nothing. Raises Conflict for a tree
+    whose upload was not begun, Invalid for a file that does not belong to it or is damaged."""
     store, entries = code_of(project), _begun(project, digest)
     wanted = {entry.sha256: entry.size for entry in entries}
     try:
@@ -62,8 +63,8 @@ def receive_files(
 
 
 def commit_tree(project: Project, digest: str, about: Mapping[str, Any], *, actor: Actor) -> CodeTree:
-    """Create the row of an uploaded tree, after which jobs can use it. `about`: its origin (fields of
-    CodeTree). A repeat returns the same row. Raises Conflict while files are missing."""
+    """Return the row of an uploaded tree, which is created unless it exists; jobs can use the tree afterwards.
+    `about`: its origin (fields of CodeTree). Safe to repeat. Raises Conflict while files are missing."""
     store, entries = code_of(project), _begun(project, digest)
     if missing := store.missing(entries):
         raise Conflict("tree_incomplete", f"{len(missing)} files of the tree are missing; upload them first.")

@@ -53,8 +53,9 @@ class Imported:
 
 
 def request_import(project: Project, url: str, ref: str, *, actor: Actor) -> CodeImport:
-    """Request an import of a commit, which a worker fetches. Raises Invalid for a URL that no admin has
-    allowed and for a malformed ref, and Conflict while too many imports are unfinished."""
+    """Queue the import of the commit that `ref` names in a repository, for a worker. Raises Invalid for a URL
+    that no admin has allowed and for a malformed ref, Conflict while PENDING_MOST imports of the project are
+    unfinished."""
     if not is_allowed(url, settings.GIT_SOURCES):
         detail = (
             "No admin allowed this repository: TRAINYARD_GIT_SOURCES lists what the control plane may fetch."
@@ -121,7 +122,7 @@ def fail_import(import_id: str, code: str, message: str) -> None:
 
 
 def remove_left_repositories(before: float) -> None:
-    """Remove repositories left by killed workers, unless changed since `before` (Unix time)."""
+    """Remove temporary repositories of killed workers: those that have not changed since `before` (Unix time)."""
     work = settings.STATE_DIR / FOLDER
     for folder in work.iterdir() if work.is_dir() else ():
         # The import may end meanwhile and remove its repository.

@@ -20,7 +20,7 @@ LACKING_SHOWN = 10
 
 
 def create_dataset(project: Project, fields: Mapping[str, Any], *, actor: Actor) -> Dataset:
-    """Create an empty dataset. Raises Conflict if the name is in use."""
+    """Create an empty dataset from validated `fields`. Raises Conflict if its name is in use."""
     try:
         with transaction.atomic():
             dataset = Dataset.objects.create(project=project, created_by=actor.name, **fields)
@@ -33,7 +33,7 @@ def create_dataset(project: Project, fields: Mapping[str, Any], *, actor: Actor)
 
 
 def edit_dataset(dataset: Dataset, changes: Mapping[str, Any], *, actor: Actor) -> Dataset:
-    """Change the description, or whether every user may read it (validated values)."""
+    """Change a dataset's description, or whether every user may read it. `changes`: validated values by field."""
     with transaction.atomic():
         reread(dataset, lock=True)
         before = write_fields(dataset, changes)
@@ -61,8 +61,8 @@ def delete_dataset(dataset: Dataset, *, actor: Actor) -> None:
 
 
 def keep_manifest(project: Project, stored: bytes) -> tuple[Manifest, int]:
-    """Store the manifest of a future version. Return it, and the number of its contents that the lake lacks.
-    Raises Invalid for unsafe paths."""
+    """Return the manifest of a future version, and the number of its contents that the lake lacks; store it if
+    that is 0. `stored`: encoded. Raises Invalid if it is malformed or has unsafe paths."""
     try:
         manifest = checked(decode(stored))
     except ManifestInvalid as error:
@@ -90,8 +90,8 @@ def commit_version(
 
 
 def tag_version(dataset: Dataset, name: str, version: DatasetVersion, *, actor: Actor) -> DatasetTag:
-    """Create a tag for a version, or move an existing tag to it. Raises Invalid for a subset, and for the names
-    `latest` and numbers."""
+    """Create the tag `name` for a version, or move it there. Raises Invalid if `version` is a subset, and if the
+    name is `latest` or a number."""
     if version.subset:
         raise invalid("/version", "is_a_subset", "Tags name whole versions; a subset has a name of its own.")
     if name == "latest" or name.isdecimal():

@@ -61,7 +61,7 @@ def volume_refusals(
 
 
 def known_volumes(project: Project, specs: Sequence[Mapping[str, Any]]) -> dict[str, Volume]:
-    """Return the project's volumes that these specs name, by name."""
+    """Return the project's existing volumes that these specs name, by name."""
     names = {mount["volume"] for spec in specs for mount in spec["volumes"] if mount.get("volume")}
     return {one.name: one for one in Volume.objects.filter(project=project, name__in=names)} if names else {}
 
@@ -97,7 +97,7 @@ def volumes_created(volumes: Sequence[Volume], actor: Actor) -> None:
 
 
 def note_uses(jobs: Sequence[Any]) -> None:
-    """Record which volumes new jobs mount."""
+    """Write a row for each volume that new jobs mount, which protects it from deletion."""
     uses = [
         VolumeUse(
             volume_id=mount["volume_id"],

@@ -49,8 +49,8 @@ def register_directory(dataset: Dataset, path: str, note: str, *, actor: Actor) 
 
 
 def commit_registration(row: DatasetRegistration, manifest: Manifest) -> DatasetVersion:
-    """Create the version. Safe to repeat; returns the newest version if nothing changed. Raises Conflict if another
-    version is committed meanwhile, or if contents are missing."""
+    """Create the version of a registered directory, and return it; if nothing changed, return the newest version.
+    Safe to repeat. Raises Conflict if another version is committed meanwhile, or if contents are missing."""
     keep_manifest(row.dataset.project, manifest.encode())
     # Reading the directory may have taken minutes, in which others may have committed versions.
     row.dataset.refresh_from_db()
@@ -59,14 +59,14 @@ def commit_registration(row: DatasetRegistration, manifest: Manifest) -> Dataset
 
 
 def note_progress(row: DatasetRegistration, **done: int) -> None:
-    """Write the progress of a registration. `done`: values by column."""
+    """Write the progress of an unfinished registration; clears its last problem. `done`: values by column."""
     with transaction.atomic():
         if _pending(row.pk).update(reason="", message="", **done):
             dataset_happened("dataset.registration_progressed", row.dataset, SYSTEM)
 
 
 def registration_waits(registration_id: str, code: str, message: str) -> None:
-    """Record why a registration has to be tried again."""
+    """Write why a registration has to be tried again; does nothing if that is known already."""
     words = {"reason": code, "message": message[:LONGEST_MESSAGE]}
     with transaction.atomic():
         if _pending(registration_id).exclude(**words).update(**words):

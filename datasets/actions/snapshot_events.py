@@ -36,7 +36,7 @@ SCHEDULE = "schedule"
 
 
 def snapshot_on_events(_: datetime | None = None) -> None:
-    """Create a snapshot for every event of a watched job that has none yet."""
+    """Take a snapshot for every event of a watched job that has none yet."""
     uses = VolumeUse.objects.filter(is_watched=True).select_related("volume", "job")
     begun = list(uses.filter(Q(job__attempt__gt=0) | Q(job__state__in=FINAL_STATES)).order_by("pk"))
     if not begun:
@@ -52,8 +52,7 @@ def snapshot_on_events(_: datetime | None = None) -> None:
 
 
 def snapshot_on_schedule(now: datetime) -> None:
-    """Take the snapshots whose scheduled time has come. After a pause, take one and not all that were
-    missed."""
+    """Take the snapshots that are due at `now`. After a pause, one is taken, not all that were missed."""
     due = Volume.objects.filter(next_snapshot_at__lte=now, snapshot_minutes__isnull=False, state=READY)
     for volume in due.order_by("next_snapshot_at")[:TAKEN_AT_ONCE]:
         at = now + timedelta(minutes=volume.snapshot_minutes or 0)
@@ -78,8 +77,8 @@ def _take_scheduled(volume: Volume) -> None:
 
 
 def remove_old_snapshots(_: datetime | None = None) -> None:
-    """Delete snapshots made by events beyond the volume's retention rules. Snapshots that users requested
-    stay."""
+    """Delete snapshots of events and schedules beyond their volume's retention rules. Snapshots that users
+    requested stay."""
     ruled = Volume.objects.filter(Q(keep_last__isnull=False) | Q(keep_days__isnull=False))
     for volume in ruled:
         for snapshot in _beyond(volume)[:REMOVED_AT_ONCE]:
@@ -124,8 +123,8 @@ def _events(use: VolumeUse, preempted: Sequence[int]) -> Iterator[tuple[str, str
 
 
 def better(progress: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the metric if this progress improves on `best`, else None. The first metric that a job reports
-    is used throughout."""
+    """Return {"name", "value"} of the job's metric if `progress` improves on `best`, else None. The first metric
+    that a job reports is compared throughout."""
     for name, is_more in METRICS:
         value = progress.get(name)
         if best.get("name", name) != name or isinstance(value, bool) or not isinstance(value, int | float):

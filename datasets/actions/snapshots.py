@@ -30,8 +30,9 @@ LONGEST_MESSAGE = 1000
 def take_snapshot(
     volume: Volume, *, actor: Actor, cause: str = REQUEST, mark: str = "", job: Job | None = None
 ) -> Snapshot:
-    """Create a pending snapshot and the command that takes it. `job`: the job whose progress is recorded; None: the
-    one that mounts the volume. Raises Conflict if the volume is not ready or has too many snapshots."""
+    """Create a pending snapshot and the command that takes it. `cause`: what it is taken for; `mark`: the
+    occurrence of an event, "" for none; `job`: the job whose progress is recorded; None: the one that mounts the
+    volume. Raises Conflict if the volume is not ready or has too many snapshots, NotVisible if it is gone."""
     with transaction.atomic():
         reread(volume, lock=True)
         if volume.state != READY:
@@ -85,8 +86,8 @@ def restore_snapshot(snapshot: Snapshot, name: str, *, actor: Actor) -> Volume:
 
 
 def delete_snapshot(snapshot: Snapshot, *, actor: Actor) -> None:
-    """Delete a snapshot; files shared with other snapshots stay. Raises Conflict while a volume is being
-    created from it."""
+    """Start the removal of a snapshot; files shared with other snapshots stay. Does nothing if that has begun.
+    Raises Conflict while a volume is being created from it."""
     with transaction.atomic():
         reread(snapshot, lock=True)
         if snapshot.state == DELETING:
@@ -102,7 +103,8 @@ def delete_snapshot(snapshot: Snapshot, *, actor: Actor) -> None:
 
 
 def snapshot_ready(snapshot_id: str, taken: Taken, consistency: str) -> None:
-    """Record that a snapshot was taken. Call it in the transaction that ends the command."""
+    """Write that a pending snapshot was taken. `consistency`: how far programs had paused. Call it in the
+    transaction that ends the command."""
     fields = {
         "files": taken.files,
         "size_bytes": taken.size_bytes,
@@ -147,7 +149,7 @@ def snapshot_gone(snapshot_id: str) -> None:
 
 
 def find_snapshot(project: Project, name: str) -> Snapshot | None:
-    """Return a project's snapshot by name, such as data@3, or None."""
+    """Return a project's snapshot by its name, such as data@3; None if there is none."""
     volume, _, number = name.rpartition("@")
     # A longer number does not fit into the database's column.
     if not number.isdecimal() or len(number) > 9:

@@ -50,7 +50,7 @@ def end_jobs_without_volume(_: datetime | None = None) -> None:
 
 def measure_volumes(_: datetime | None = None) -> None:
     """Queue a measurement of each volume that running jobs mount, or whose last job ended after the last
-    measurement; delete the row of the previous one."""
+    measurement. Some at a time. Safe to repeat."""
     old = timezone.now() - MEASURED_EVERY
     written = Q(uses__job__state__in=ACTIVE_STATES, measured_at__lt=old)
     written |= Q(uses__job__finished_at__gt=F("measured_at"))

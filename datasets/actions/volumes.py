@@ -120,7 +120,8 @@ def _hold_cluster(project: Project) -> None:
 
 
 def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:
-    """Create a volume with the content that `volume` has when the copy is made."""
+    """Create a volume with the content that `volume` has when the copy is made. Raises Conflict if `volume` is
+    not ready, and as `create_volume`."""
     with transaction.atomic():
         _lock_ready(volume)
         fields = {
@@ -135,8 +136,9 @@ def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:
 
 
 def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
-    """Change the size of a volume; if its storage must apply the size, queue that. Raises Conflict for a size below
-    the volume's content, or smaller than now if the storage cannot shrink volumes."""
+    """Change the size of a volume; if its storage must apply the size, queue that. Raises Conflict if the volume
+    is not ready or its size is being changed, for a size below its content, and for a smaller one if the storage
+    cannot shrink volumes."""
     with transaction.atomic():
         _lock_ready(volume)
         if volume.used_bytes is not None and size_bytes < volume.used_bytes:
@@ -191,8 +193,8 @@ def volume_not_changed(volume_id: str, kind: str, message: str) -> None:
 
 
 def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume:
-    """Change how many jobs may mount the volume at once. Raises Conflict when changing to one while several
-    jobs mount it."""
+    """Change how many jobs may mount the volume at once. Raises Conflict if it is not ready, for another mode of
+    a volume on Kubernetes, and for one job at a time while several mount it."""
     with transaction.atomic():
         _lock_ready(volume)
         if claims_volumes(volume.project) and access_mode != volume.access_mode:
@@ -209,8 +211,8 @@ def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume
 
 
 def set_service_tier(volume: Volume, tier: str, *, actor: Actor) -> Volume:
-    """Change the service tier; mounts are not interrupted. Raises Invalid for a tier that its storage class
-    does not have."""
+    """Change the service tier of a volume; mounts are not interrupted. Raises Invalid for a tier that its storage
+    class does not have, Conflict if the volume is not ready or is being changed."""
     is_claim = claims_volumes(volume.project)
     tiers = {} if is_claim else storage_class_named(volume.storage_class).service_tiers
     if tier not in tiers:
@@ -243,8 +245,9 @@ def edit_volume(volume: Volume, changes: Mapping[str, Any], *, actor: Actor) -> 
 
 
 def delete_volume(volume: Volume, *, actor: Actor) -> None:
-    """Delete a volume with its content; its snapshots stay. Raises Conflict while unfinished jobs mount it
-    (the message names them) or a volume or snapshot is being created from it."""
+    """Start the removal of a volume with its content; its snapshots stay. Does nothing if that has begun. Raises
+    Conflict while unfinished jobs mount it (the message names them) or a volume or snapshot is being created from
+    it."""
     with transaction.atomic():
         reread(volume, lock=True)
         if volume.state == DELETING:
@@ -267,7 +270,8 @@ def delete_volume(volume: Volume, *, actor: Actor) -> None:
 
 
 def refuse_while_copied(kind: str, key: str, name: str) -> None:
-    """Raise Conflict while a volume is being created from this volume or snapshot."""
+    """Raise Conflict while a volume is being created from the volume or snapshot (`kind`) with the id `key`;
+    `name`: its name for the message."""
     making = Volume.objects.filter(state=CREATING, origin__kind=kind, origin__id=key)
     made = making.values_list("name", flat=True).first()
     if made:
@@ -353,7 +357,8 @@ def volume_checked(volume_id: str, trouble: str) -> None:
 
 
 def volume_measured(volume_id: str, measured: Measured) -> None:
-    """Record the measured use of a volume. Call it in the transaction that ends the command."""
+    """Write the measured use of a volume, with an event if it changed. Call it in the transaction that ends the
+    command."""
     volume = Volume.objects.filter(pk=volume_id).first()
     if volume is None:
         return
@@ -375,7 +380,7 @@ def happened(kind: str, volume: Volume, actor: str) -> None:
 
 
 def about(volume: Volume) -> dict[str, Any]:
-    """Return the fields of a volume that the audit log stores."""
+    """Return the fields of a volume that its audit entries store."""
     return {
         "project": volume.project.name,
         "name": volume.name,

@@ -143,7 +143,8 @@ class ArtifactArchive(ApiView):
 
 
 def _manifest(artifact: Artifact) -> Manifest:
-    """Return the manifest of an artifact. Raises Problem if it is not ready."""
+    """Return the manifest of an artifact. Raises Problem (409) if the artifact is not stored or the lake has lost
+    it."""
     if artifact.state != Artifact.READY:
         detail = f"{artifact.name} is {artifact.state}. {artifact.message}".strip()
         raise Problem(409, "artifact_not_ready", detail)

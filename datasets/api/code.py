@@ -177,7 +177,8 @@ def tree_digest(tree: str) -> str:
 
 
 def archive_response(project: Project, digest: str) -> HttpResponseBase:
-    """Return the response with the tree's archive."""
+    """Return a streamed response with the tree as a tar archive. Raises FileNotFoundError if the tree is not
+    complete."""
     store = code_of(project)
     body = write_archive(store.entries(digest), store.pieces)
     named = {"Content-Disposition": f'attachment; filename="code-{digest[:12]}.tar"'}

@@ -49,8 +49,8 @@ LISTED = record("Sorted by name.", results=listed(ref("DatasetFile")), has_more=
 
 
 def file_of(what: str) -> dict[str, Parameter]:
-    """Return the query fields that name one file of a manifest. `what`: the resource with the manifest, for the
-    descriptions."""
+    """Return the query fields that name one file of a manifest. `what`: the kind of resource that has the
+    manifest, for their descriptions."""
     return {
         "path": query.text(f"The file's path in the {what}."),
         "place": query.whole(0, 1 << 31, "The file's index in the manifest, instead of its path."),
@@ -311,8 +311,8 @@ def listed_files(manifest: Manifest, asked: Mapping[str, Any]) -> Answer:
 
 
 def pack_response(project: Project, manifest: Manifest, asked: Mapping[str, int]) -> HttpResponseBase:
-    """Return the response with the contents of files as a pack: `count` files of the manifest from index `start`,
-    both in `asked`. Raises Problem if they exceed PACK_OUT_BYTES."""
+    """Return a response with the contents of files as a pack: `count` files of the manifest from index `start`,
+    both in `asked`. Raises Problem (400) if they exceed PACK_OUT_BYTES."""
     wanted = _within(manifest, asked, PACK_OUT_BYTES)
     contents = list(lake_of(project).read_many(wanted))
     return HttpResponse(make_pack(contents), content_type=BYTES)
@@ -323,7 +323,8 @@ def _manifest(version: DatasetVersion) -> Manifest:
 
 
 def stored_manifest(project: Project, name: str) -> Manifest:
-    """Return a manifest of the project's lake. Raises Problem if it is missing."""
+    """Return the manifest with the hash `name` of the project's lake. Raises Problem (409) if it is missing or
+    damaged."""
     try:
         return manifest_named(project, name)
     except ContentMissing as error:
@@ -363,7 +364,8 @@ def entry_of(manifest: Manifest, asked: Mapping[str, Any]) -> Entry:
 
 
 def file_response(project: Project, entry: Entry) -> HttpResponseBase:
-    """Return the response with one file, streamed."""
+    """Return a streamed response with one file. Images and plain text are shown inline, other files are
+    downloaded. Raises ContentMissing and Blocked as Lake.read."""
     lake = lake_of(project)
     name = entry.path.rpartition(b"/")[2].decode("utf-8", "replace")
     media = media_type(name)

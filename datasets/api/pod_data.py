@@ -73,7 +73,8 @@ def _cache_of(cache_id: str, token: str) -> Cache:
 
 
 def _wanted(manifest: Manifest, text: str) -> dict[bytes, int]:
-    """Return the requested contents, digest -> size. Raises Problem if one is not in the manifest."""
+    """Return digest -> size of the contents that `text` requests, such as "0-99,105" (indexes of files). Raises
+    Problem (400) if it is malformed, exceeds the limits or names a file that the manifest lacks."""
     ranges = [(int(first), int(last or first)) for first, last in _RANGE.findall(text)]
     if any(last < first for first, last in ranges):
         raise Problem(400, "bad_places", "A range ends before it begins.")

@@ -109,13 +109,15 @@ def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synce
 
 
 def _see(index: Path | None, listing: Listing | None, version: str, found: Walk) -> None:
-    """Store the listing's hash for a version, unless a file could still change without changing the listing."""
+    """Store the listing's hash for a version, unless a file could still change without changing the listing. Does
+    nothing without an index or a listing."""
     if index and listing and listing.settled(found):
         save_seen(index, Seen(version, listing.digest, found.files, found.skipped))
 
 
 def manifest_of(found: Walk) -> Manifest:
-    """Return the manifest of a walk all of whose digests are known."""
+    """Return the manifest of a walk. All its digests must be known. Raises ManifestInvalid if a path is not
+    accepted."""
     paths: list[bytes] = []
     for directory in found.directories:
         prefix = directory.path + b"/" if directory.path else b""

@@ -37,7 +37,7 @@ class IndexEntry:
 
 
 def pack_index(contents: Iterable[tuple[bytes, int]]) -> bytes:
-    """Return the index of a pack of contents (digest, length) in this order."""
+    """Return the index of a pack that has these contents, (digest, size in bytes), in this order."""
     pairs = list(contents)
     sizes = [size for _, size in pairs]
     # Without a line of Python for each content: a pack has thousands.
@@ -46,13 +46,13 @@ def pack_index(contents: Iterable[tuple[bytes, int]]) -> bytes:
 
 
 def make_pack(contents: Sequence[tuple[bytes, bytes | memoryview]]) -> bytes:
-    """Return a pack of contents (digest, bytes) in this order."""
+    """Return a pack of these contents, (digest, bytes), in this order. Does not verify the digests."""
     index = pack_index((digest, len(data)) for digest, data in contents)
     return b"".join((*(data for _, data in contents), index))
 
 
 def pack_name(index: bytes) -> str:
-    """Return the name of the pack that ends with this index."""
+    """Return the name of a pack: the SHA-256 of its index."""
     return sha256(index).hexdigest()
 
 

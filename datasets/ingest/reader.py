@@ -71,7 +71,8 @@ class Reader:
         self._settled_ns = 0
 
     def read(self, files: Sequence[Wanted]) -> list[Read | Failed]:
-        """Return the result of each file. Its content is in the lake after `flush`."""
+        """Read these files and return the result of each, in their order. Their contents are stored only after
+        `flush`."""
         # Before any of them is opened. Git calls files written later than this racily clean.
         self._settled_ns = time.time_ns() - RACY_NS
         return [self._tried(self._prefix + path, kind, size, mtime) for path, kind, size, mtime in files]
@@ -162,8 +163,8 @@ class Reader:
 
 
 def hash_file(descriptor: int, size: int, take: Callable[[memoryview], object] = lambda _: None) -> bytes:
-    """Return the SHA-256 of an open file, read from its start; `take` receives each piece. Raises FileChanged
-    if it does not have `size` bytes."""
+    """Return the SHA-256 of an open file, read from its start. `take`: called with each piece, which is valid
+    during the call only. Raises FileChanged if the file does not have `size` bytes."""
     hashed, buffer, total = sha256(), memoryview(bytearray(CHUNK_BYTES)), 0
     # One buffer for all reads: otherwise a large file allocates as much memory as it is long.
     while count := os.preadv(descriptor, [buffer], total):

@@ -182,7 +182,9 @@ def load_index(path: Path) -> StatIndex:
 
 
 def save_index(path: Path, version: str, found: Walk, walked_ns: int) -> None:
-    """Replace the stored index. `walked_ns`: wall-clock time before the walk, in ns."""
+    """Replace the index stored at `path` by that of the walk `found`. `version`: the manifest's hash;
+    `walked_ns`: wall-clock time before the walk, in ns: files changed just before are left out, since they may
+    change again."""
     directories = {
         directory.path: (_settled(directory.rows, walked_ns), bytes(directory.digests))
         for directory in found.directories

@@ -82,7 +82,8 @@ class HttpSink:
         """Do nothing: the server answers an upload only when its content is on disk."""
 
     def put_manifest(self, stored: bytes) -> tuple[str, int]:
-        """Send a manifest; return its hash and the number of contents that the lake lacks."""
+        """Send an encoded manifest; return its hash and the number of contents that the lake lacks. Raises
+        UploadRefused."""
         answer = self._ask("PUT", "manifests", stored)
         return str(answer["manifest"]), int(answer["lacking"])
 
@@ -168,12 +169,13 @@ class HttpSink:
 
 
 def http_sink(url: str, headers: dict[str, str], dataset: str, *, say: Say = silent) -> HttpSink:
-    """Return the sink described by `sink_of_server`. Called in the worker process."""
+    """Open the sink that `sink_of_server` describes; called in the worker process."""
     return HttpSink(url, headers, dataset, say)
 
 
 def sink_of_server(url: str, headers: Mapping[str, str], dataset: str) -> SinkSpec:
-    """Return the spec of a sink that sends contents to a dataset of a server; workers open it."""
+    """Return the description of a sink that sends contents to a dataset (id) of the server at `url`; worker
+    processes open it with `http_sink`."""
     return f"{__name__}:http_sink", (url, dict(headers), dataset)
 
 

@@ -39,11 +39,12 @@ Say = Callable[[str], None]
 
 
 def silent(_: str) -> None:
-    """Ignore the line: for callers without a user to inform."""
+    """Ignore the line; for callers that show no messages."""
 
 
 def open_sink(spec: SinkSpec, say: Say = silent) -> Sink:
-    """Return the sink that a spec describes."""
+    """Return the sink that `spec` describes: the name of a function, as module:name, and its arguments. `say`:
+    gets a line when the sink waits."""
     module, _, name = spec[0].partition(":")
     opener: Callable[..., Sink] = getattr(import_module(module), name)
     return opener(*spec[1], say=say)
@@ -77,7 +78,7 @@ class Worker:
         self._send((root, sink))
 
     def start(self, files: Sequence[Wanted]) -> None:
-        """Send files to read; `results` returns the answer."""
+        """Send files to read to the worker; `results` returns the answer. Raises WorkerFailed if it has ended."""
         self._send(tuple(files))
 
     def results(self) -> list[Read | Failed] | None:
@@ -99,7 +100,7 @@ class Worker:
             self._send(())
 
     def finish(self) -> None:
-        """Make the worker flush and exit, and wait for it. Raises WorkerFailed if it ended early."""
+        """Have the worker flush what it stored, wait for that, and end it. Raises WorkerFailed if it ended early."""
         self.begin_flush()
         while self.results() is None:
             pass

@@ -29,7 +29,8 @@ class Dataset(models.Model):
 
 
 def version_name(dataset: str, number: int, subset: str) -> str:
-    """Return a user-visible name of a version or subset: `xray@3`, `xray@3/train`."""
+    """Return the name of a version or subset for users: `xray@3`, `xray@3/train`. `subset`: "" for a whole
+    version."""
     return f"{dataset}@{number}/{subset}" if subset else f"{dataset}@{number}"
 
 
@@ -80,7 +81,7 @@ class DatasetVersion(models.Model):
 
     @property
     def name(self) -> str:
-        """Return the name within the dataset: `3`, `3/train`."""
+        """Return the version's name within its dataset: `3`, or `3/train` for a subset."""
         return f"{self.number}/{self.subset}" if self.subset else str(self.number)
 
 

@@ -63,7 +63,7 @@ def artifact_page(request: HttpRequest, actor: Actor, artifact_id: str) -> HttpR
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def artifact_delete(request: HttpRequest, actor: Actor, artifact_id: str) -> HttpResponseBase:
-    """Show what will be deleted, then delete the artifact."""
+    """Show what will be deleted; delete the artifact on POST. For owners of its project."""
     artifact = artifact_for(actor, artifact_id, needed=Role.OWNER)
     back, job = reverse("artifact", args=[artifact.pk]), reverse("job", args=[artifact.job_id])
     if request.method == "POST":
@@ -76,7 +76,7 @@ def artifact_delete(request: HttpRequest, actor: Actor, artifact_id: str) -> Htt
 
 
 def artifacts_of_job(job: Job) -> list[dict[str, Any]]:
-    """Return the artifacts of a job as rows for its page."""
+    """Return the artifacts of a job, at most ARTIFACTS_SHOWN, as rows for its page."""
     rows = artifact_rows(job.artifacts.order_by("name")[:ARTIFACTS_SHOWN])
     return [row | {"badge": badge(row["status"]["state"])} for row in artifact_shapes(rows)]
 

@@ -140,7 +140,7 @@ class NewLocationForm(LocationForm):
 
 @signed_in
 def location_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """List the locations without a project, and those of projects that the actor may see."""
+    """Show the locations without a project, and those of projects that the actor may see."""
     page = list_page(CACHE_LOCATIONS, actor, visible_locations(actor), request.GET.dict())
     context = {"page": page, "may_create": actor.is_admin and bool(_clusters())}
     return show(request, actor, "datasets/cache_locations.html", context)
@@ -149,8 +149,8 @@ def location_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def location_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """GET: the form for a cache location of some nodes of a cluster. POST: create it, or show the form with its
-    errors."""
+    """Show the form for a cache location of some nodes of a cluster; create the location on POST, or show the
+    form with its errors. For admins."""
     require_admin(actor)
     clusters = _clusters()
     posted = request.POST if request.method == "POST" else None
@@ -174,7 +174,7 @@ def location_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def location_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Change a location's size limit, age limit or nodes."""
+    """Show and save the form with a location's size limit, age limit and nodes. For admins."""
     require_admin(actor)
     location = _location(actor, name)
     posted = request.POST if request.method == "POST" else None
@@ -194,7 +194,7 @@ def location_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponse
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def location_delete(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Ask for confirmation (GET), or delete the location (POST)."""
+    """Ask for confirmation (GET), or delete the location (POST). For admins."""
     require_admin(actor)
     location = _location(actor, name)
     if request.method == "POST":
@@ -249,7 +249,8 @@ def _pieces(text: str) -> int:
 
 
 def _read(reader: Reader, value: Any) -> Any:
-    """Return a value as the REST API reads it. Raises ValidationError if `reader` refuses it."""
+    """Return what `reader`, a reader of the REST API, makes of a form's value. Raises ValidationError if it
+    refuses the value."""
     try:
         return reader(value)
     except Refused as refused:

@@ -49,7 +49,7 @@ def cache_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRespon
 @require_POST
 @signed_in
 def cache_verb(request: HttpRequest, actor: Actor, cache_id: str, verb: str) -> HttpResponseBase:
-    """Pin or unpin a cache."""
+    """Pin a cache if `verb` is "pin", else unpin it."""
     cache = cache_for(actor, cache_id, needed=Role.MEMBER)
     is_pinned = verb == "pin"
     done = (

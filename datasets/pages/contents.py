@@ -63,7 +63,8 @@ def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRe
 
 @signed_in
 def dataset_diff(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Show the difference between two versions: `?before=3&after=4`; by default the newest and its parent."""
+    """Show the difference between two versions: `?before=3&after=4`; by default between the newest and its
+    parent."""
     dataset = dataset_for(actor, dataset_id)
     after = _version(dataset, request.GET.get("after", LATEST))
     asked = request.GET.get("before", str(after.parent.number if after.parent else 0))
@@ -121,7 +122,8 @@ def _version(dataset: Dataset, name: str) -> DatasetVersion:
 
 
 def read_manifest(reads: PageReads, project: Project, name: str) -> tuple[Manifest | None, str]:
-    """Return a manifest of the project's lake and "", or None and the reason."""
+    """Return (manifest, "") for the manifest with the hash `name` of the project's lake; (None, the reason) if it
+    cannot be read."""
     try:
         return reads(manifest_named, project, name), ""
     except ContentMissing:

@@ -72,7 +72,7 @@ class TagForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def dataset_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Create a dataset, then redirect to the upload page."""
+    """Show the form of a new dataset; create it on POST and go to its upload page."""
     return new_page(
         request, actor, DatasetForm, create_dataset, "dataset-upload", "datasets/dataset_new.html"
     )
@@ -81,7 +81,7 @@ def dataset_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def dataset_edit(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Change the description and, as an owner, who may read the dataset."""
+    """Show and save the form with the dataset's description and, for owners, who may read it."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
     posted = request.POST if request.method == "POST" else None
     form = _description_form(dataset, actor, posted)

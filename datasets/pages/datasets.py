@@ -32,7 +32,7 @@ VERSIONS_OFFERED = 100
 
 @signed_in
 def dataset_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """List the datasets of the actor's projects, and shared ones."""
+    """Show the datasets of the actor's projects, and shared ones."""
     page = list_page(DATASETS, actor, visible_datasets(actor), request.GET.dict())
     may_create = bool(projects_to_submit_to(actor))
     return show(request, actor, "datasets/datasets.html", {"page": page, "may_create": may_create})
@@ -92,7 +92,7 @@ def _subsets(dataset: Dataset, locations: Callable[[str], list[str]]) -> list[di
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def dataset_delete(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Ask for confirmation, then delete a dataset with all its versions."""
+    """Ask for confirmation; delete the dataset with all its versions on POST. For owners of its project."""
     dataset = dataset_for(actor, dataset_id, needed=Role.OWNER)
     if request.method == "POST":
         done = _("{name} is deleted.").format(name=dataset.name)
@@ -128,5 +128,5 @@ def dataset_context(actor: Actor, dataset: Dataset) -> dict[str, Any]:
 
 
 def newest_numbers(dataset: Dataset) -> range:
-    """Return the numbers of the versions that a form offers, newest first."""
+    """Return the numbers of the newest VERSIONS_OFFERED versions, newest first, as a form offers them."""
     return range(dataset.latest, max(0, dataset.latest - VERSIONS_OFFERED), -1)

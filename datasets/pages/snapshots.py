@@ -23,7 +23,7 @@ LONGEST_NAME = 63
 @require_http_methods(["GET", "POST"])
 @signed_in
 def snapshot_restore(request: HttpRequest, actor: Actor, snapshot_id: str) -> HttpResponseBase:
-    """Ask for the new volume's name, then restore the snapshot."""
+    """Ask for the new volume's name; create the volume from the snapshot on POST."""
     snapshot = snapshot_for(actor, snapshot_id, needed=Role.MEMBER)
     name, error = _free_name(snapshot), ""
     if request.method == "POST":
@@ -42,7 +42,7 @@ def snapshot_restore(request: HttpRequest, actor: Actor, snapshot_id: str) -> Ht
 @require_http_methods(["GET", "POST"])
 @signed_in
 def snapshot_delete(request: HttpRequest, actor: Actor, snapshot_id: str) -> HttpResponseBase:
-    """Show what will be deleted, then delete the snapshot."""
+    """Ask for confirmation; start the removal of the snapshot on POST. For owners of its project."""
     snapshot = snapshot_for(actor, snapshot_id, needed=Role.OWNER)
     if request.method == "POST":
         name = str(snapshot)

@@ -83,7 +83,8 @@ def subset_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRespo
 
 
 def _saved(form: SubsetForm, dataset: Dataset, actor: Actor) -> DatasetVersion | None:
-    """Return the subset, or None with the error added to the form."""
+    """Save the subset that a valid form describes and return it; None, with the error added to the form, if that
+    is refused."""
     sent = form.cleaned_data
     version = find_version(dataset, sent["version"])
     if version is None:

@@ -29,7 +29,7 @@ def dataset_upload(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpR
 @require_POST
 @signed_in
 def dataset_register(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Create a version from a directory that an admin has allowed."""
+    """Request a version from a directory that an admin has allowed, and go to the dataset's page."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
     path, note = request.POST.get("path", ""), request.POST.get("message", "")[:NOTE_MOST]
     done = _("{path} is being registered.").format(path=path[:200])

@@ -48,7 +48,7 @@ def state_badge(state: str) -> str:
 
 
 def used(row: Row) -> str:
-    """Return a bar of used and total bytes, as HTML."""
+    """Return a bar with the used and all bytes of a volume, as HTML; only the size if its use is not known."""
     if row["used_bytes"] is None:
         return format_html('<span class="second">{}</span>', formats.binary_size(row["size_bytes"]))
     share = row["used_bytes"] / row["size_bytes"]
@@ -57,7 +57,7 @@ def used(row: Row) -> str:
 
 
 def jobs(row: Row) -> str:
-    """Return links to the unfinished jobs that mount the volume, as HTML."""
+    """Return links to the unfinished jobs that mount the volume, as HTML; a dash if there are none."""
     if not row["jobs"]:
         return formats.NOTHING
     links = format_html_join(
@@ -70,7 +70,7 @@ def jobs(row: Row) -> str:
 
 
 def progress_words(snapshot: Row) -> str:
-    """Return a text of the job's progress at the time of the snapshot."""
+    """Return the job's epoch, accuracy and loss at the time of the snapshot as a text; "" if none is recorded."""
     found = snapshot["progress"]
     labels = (("epoch", gettext("epoch")), ("accuracy", gettext("accuracy")), ("loss", gettext("loss")))
     shown = [f"{label} {found[name]:g}" for name, label in labels if isinstance(found.get(name), int | float)]

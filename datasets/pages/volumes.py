@@ -83,7 +83,7 @@ def read_size(text: str) -> int:
 
 @signed_in
 def volume_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """List the volumes of projects that the actor may see."""
+    """Show the volumes of projects that the actor may see."""
     page = list_page(VOLUMES, actor, visible_volumes(actor), request.GET.dict())
     may_create = bool(projects_to_submit_to(actor))
     return show(request, actor, "datasets/volumes.html", {"page": page, "may_create": may_create})
@@ -144,7 +144,7 @@ def volume_verb(request: HttpRequest, actor: Actor, volume_id: str, verb: str) -
 @require_http_methods(["GET", "POST"])
 @signed_in
 def volume_delete(request: HttpRequest, actor: Actor, volume_id: str) -> HttpResponseBase:
-    """Show what will be deleted, then delete the volume."""
+    """Ask for confirmation; start the removal of the volume on POST. For owners of its project."""
     volume = volume_for(actor, volume_id, needed=Role.OWNER)
     back = reverse("volume", args=[volume.pk])
     if request.method == "POST":
@@ -215,7 +215,7 @@ def _ask(volume: Volume, waits: BeingRead) -> str:
 
 
 def _again(response: HttpResponse) -> HttpResponse:
-    """Make the browser reload the page after two seconds; return the response."""
+    """Return the response with a header that makes the browser request it again after two seconds."""
     response["Refresh"] = "2"
     return response
 
@@ -226,7 +226,8 @@ def _crumbs(directory: str) -> list[tuple[str, str]]:
 
 
 def _rerun(origin: Mapping[str, Any]) -> dict[str, str]:
-    """Return the job whose snapshot the volume was restored from, to run it again on the volume; {} if none."""
+    """Return the job (`job_id`, `job`) of the snapshot from which the volume was restored, and the volume to
+    replace (`instead`), to submit it again; {} if there is none."""
     if not origin.get("job_id"):
         return {}
     return {"job_id": origin["job_id"], "job": origin["job"], "instead": origin["volume"]}

@@ -15,7 +15,7 @@ ARTIFACT = "artifact"  # subject of commands
 
 
 def artifact_rows(rows: QuerySet[Artifact]) -> list[Artifact]:
-    """Load artifacts with the relations that `artifact_shapes` needs."""
+    """Run the query, with the relations that `artifact_shapes` needs."""
     return list(rows.select_related("project", "job"))
 
 
@@ -56,7 +56,7 @@ def _shape(artifact: Artifact, progress: dict[str, Any] | None) -> dict[str, Any
 
 
 def output_refusal(cluster: Cluster) -> str:
-    """Return why the output of this cluster's jobs cannot be kept, or "" if it can."""
+    """Return why the output of this cluster's jobs cannot be kept; "" if it can."""
     kind = engine_kind(cluster.engine)
     if kind.keeps_outputs:
         return ""

@@ -59,7 +59,8 @@ def crowded_locations(cluster: Cluster, locations: Sequence[Location]) -> dict[s
 
 
 def crowded_words(name: str, nodes: int) -> str:
-    """Return the error for a location with ReadWriteOnce volumes that serves several nodes; no pod uses it."""
+    """Return the error for the location `name` with a ReadWriteOnce volume that serves this number of nodes; no
+    pod may use it."""
     return f"{name} serves {nodes} nodes, and its ReadWriteOnce volume is for one."
 
 
@@ -102,8 +103,8 @@ def locations_on(cluster: Cluster, nodes: Collection[str]) -> dict[str, CacheLoc
 
 
 def claim_name_at(location: CacheLocation | None) -> str:
-    """Return the name of the PersistentVolumeClaim for a project's caches at a location; None: the default
-    location."""
+    """Return the name of the PersistentVolumeClaim that holds a project's caches at a location; None: at the
+    default location."""
     return cache_claim_name(None if location is None or location.is_default else location.pk)
 
 

@@ -35,7 +35,7 @@ def holds_caches(location: CacheLocation) -> bool:
 
 
 def cache_refusal(cluster: Cluster) -> str:
-    """Return why jobs of this cluster cannot mount datasets, or "" if they can."""
+    """Return why jobs of this cluster cannot mount datasets; "" if they can."""
     if engine_kind(cluster.engine).mounts_volumes:
         return ""
     if not has_cache_volumes(cluster):
@@ -81,7 +81,7 @@ def keys_at(location: CacheLocation) -> set[str]:
 
 
 def key_of(version_id: object) -> str:
-    """Return the key of a version's tree."""
+    """Return the key under which a location stores the tree of a version."""
     return str(version_id)
 
 
@@ -109,7 +109,8 @@ def is_wanted_at(location: CacheLocation) -> Q:
 
 
 def users_of(uses: QuerySet[DatasetUse], project: Project) -> str:
-    """Return the jobs as a text for readers of `project`: its own jobs by name, others by their project."""
+    """Return a text that names the jobs of these mounts, for readers of `project`: its own jobs by name, others
+    by their project."""
     rows = uses.order_by("job__submit_rank").values_list("job__name", "job__project__name").distinct()
     found = [f"job {job}" if owner == project.name else f"a job of {owner}" for job, owner in rows[:100]]
     return some_of(list(dict.fromkeys(found)))
@@ -130,7 +131,7 @@ def jobs_with(dataset: Dataset, project_ids: Sequence[int] | None) -> QuerySet[D
 
 
 def cache_rows(rows: QuerySet[Cache]) -> list[Cache]:
-    """Load caches with the relations that `cache_shapes` needs."""
+    """Run the query, with the relations that `cache_shapes` needs."""
     return list(rows.select_related("version__dataset__project", "location"))
 
 
@@ -184,7 +185,7 @@ def is_at(names: Sequence[str]) -> Q:
 
 
 def location_rows(rows: QuerySet[CacheLocation]) -> list[CacheLocation]:
-    """Load locations with the relations that `location_shapes` needs."""
+    """Run the query, with the relations that `location_shapes` needs."""
     return list(with_relations(rows))
 
 

@@ -33,7 +33,7 @@ def control_url(cluster: Cluster) -> str:
 
 
 def code_refusal(cluster: Cluster) -> str:
-    """Return why jobs of the cluster cannot have code, or "" if they can."""
+    """Return why jobs of the cluster cannot have code; "" if they can."""
     kind = engine_kind(cluster.engine)
     if kind.places_code or (kind.downloads_code and control_url(cluster)):
         return ""
@@ -64,8 +64,8 @@ def digest_of(tree: str) -> str | None:
 
 
 def find_tree(project: Project, digest: str, commit: str | None = None) -> CodeTree | None:
-    """Return the newest row of a tree, or the one with this commit; None if the project has no such tree or
-    its files are lost."""
+    """Return the newest row of a tree, or with `commit` the one of that commit. None if the project has no such
+    tree or its manifest is lost."""
     rows = CodeTree.objects.filter(project=project, digest=digest)
     row = (rows if commit is None else rows.filter(commit=commit)).order_by("-pk").first()
     return row if row is not None and code_of(project).has(digest) else None
@@ -102,8 +102,8 @@ def tree_detail(row: CodeTree) -> dict[str, Any]:
 
 
 def settings_hint(cluster: Cluster, lacking: Mapping[str, object]) -> str:
-    """Return the command that configures what a cluster lacks, "" if nothing. `lacking`: NAME=EXAMPLE ->
-    current value."""
+    """Return the command that sets what a cluster lacks; "" if nothing is missing. `lacking`: the present value
+    of each setting by NAME=EXAMPLE."""
     wanted = [f"--set {name}" for name, value in lacking.items() if not value]
     return f"yard cluster edit {cluster.name} {' '.join(wanted)}" if wanted else ""
 

@@ -37,12 +37,12 @@ def subset_rows(version: DatasetVersion) -> VersionRows:
 
 
 def find_dataset(project: Project, name: str) -> Dataset | None:
-    """Return a project's dataset by name, or None."""
+    """Return a project's dataset by name; None if there is none."""
     return Dataset.objects.select_related("project").filter(project=project, name=name).first()
 
 
 def dataset_rows(rows: QuerySet[Dataset]) -> list[Dataset]:
-    """Load datasets with the relations that `dataset_shapes` needs."""
+    """Run the query, with the relations that `dataset_shapes` needs."""
     return list(rows.select_related("project"))
 
 
@@ -59,7 +59,7 @@ def dataset_shape(dataset: Dataset) -> dict[str, Any]:
 
 
 def version_rows(rows: QuerySet[DatasetVersion]) -> list[DatasetVersion]:
-    """Load versions with the relations that `version_shapes` needs."""
+    """Run the query, with the relations that `version_shapes` needs."""
     return list(rows.select_related("dataset__project", "parent"))
 
 

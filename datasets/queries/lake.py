@@ -76,13 +76,14 @@ def _place(project: Project) -> tuple[int, int] | None:
 
 
 def in_use(lake: Lake) -> AbstractContextManager[None]:
-    """Return `Lake.in_use`, with a time limit in web processes: the collection of a bucket may take minutes."""
+    """Return the context manager `Lake.in_use`, in web processes with a time limit: the collection of a bucket
+    may take minutes."""
     return lake.in_use(COLLECTING_SECONDS if _is_web.is_set() else None)
 
 
 def limit_waits() -> None:
-    """Limit the waiting time of lakes that are opened from now on to some seconds. For web processes, where a
-    waiting request occupies a thread that others need."""
+    """Limit the waiting time of lakes that this process opens from now on to some seconds. For web processes,
+    where a waiting request occupies a thread that others need."""
     _is_web.set()
 
 
@@ -142,7 +143,8 @@ def lake_folder(project: Project) -> Path | None:
 
 
 def manifest_named(project: Project, name: str) -> Manifest:
-    """Return a manifest of the project's lake. Raises ContentMissing if it is missing or damaged."""
+    """Return the manifest with the hash `name` of the project's lake; the last ones are cached. Raises
+    ContentMissing if it is missing or damaged, Blocked if the lake cannot be read."""
     key = project.pk, name
     with _lock:
         if key in _manifests:

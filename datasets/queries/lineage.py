@@ -83,7 +83,7 @@ def _start(row: Artifact | Job | DatasetVersion | Snapshot) -> Node:
 
 
 def _first(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs) -> list[Any]:
-    """Return the ids of the runs directly connected to a row, newest first; at most RUNS_MOST + 1."""
+    """Return the ids of the jobs directly connected to a row, newest first; at most RUNS_MOST + 1."""
     if isinstance(row, Artifact):
         return [row.job_id]
     if isinstance(row, Job):
@@ -95,7 +95,8 @@ def _first(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs) -> list[
 
 
 def _readers(snapshots: Collection[str]) -> list[Any]:
-    """Return the jobs that mount volumes created from these snapshots."""
+    """Return the ids of the jobs that mount volumes created from these snapshots, newest first; at most RUNS_MOST
+    + 1."""
     made = Volume.objects.filter(origin__kind=SNAPSHOT, origin__id__in=list(snapshots))
     uses = VolumeUse.objects.filter(volume__in=made).order_by("-job__submit_rank")
     return list(uses.values_list("job_id", flat=True)[: RUNS_MOST + 1])
@@ -123,7 +124,7 @@ def _runs(first: Sequence[Any], jobs: Jobs) -> tuple[list[Job], bool]:
 
 
 def _next_to(jobs: Sequence[Any]) -> Iterator[Any]:
-    """Yield the jobs whose snapshots these jobs read, then those that read these jobs' snapshots."""
+    """Yield the ids of the jobs whose snapshots these jobs read, then of those that read these jobs' snapshots."""
     origins = Volume.objects.filter(uses__job__in=jobs, origin__kind=SNAPSHOT).values_list(
         "origin__id", flat=True
     )
@@ -211,7 +212,7 @@ def _version(version: DatasetVersion) -> Node:
 
 
 def _locks(job: Job) -> list[tuple[str, str]]:
-    """Return path and hash of the lock files at the top level of a job's code."""
+    """Return (path, SHA-256) of the lock files at the top level of a job's code; [] without code."""
     code = job.spec.get("code")
     return _locks_in(job.project, code["tree"]) if code else []
 

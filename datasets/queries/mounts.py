@@ -20,8 +20,8 @@ def mountable(project: Project) -> QuerySet[Dataset]:
 def mountable_versions(
     project: Project, names: Iterable[tuple[str, str, str]]
 ) -> Mapping[tuple[str, str, str], DatasetVersion | FieldError]:
-    """Return for each (dataset, version, subset) the version that jobs of a project mount, or the error. The
-    error's pointer is relative to the mount."""
+    """Return, by (dataset, version, subset) as in `names`, the version that jobs of the project mount, or an
+    error. The error's pointer is relative to the mount."""
     return {asked: _find(project, *asked) for asked in sorted(names)}
 
 

@@ -31,9 +31,9 @@ class PageReads:
         self._until = time.monotonic() + PAGE_SECONDS
 
     def __call__(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `read` returns. Raises what it raises, and Blocked when the page's time is over or
-        another read got no answer a few seconds ago. A started read continues within its own limits, and the
-        next page uses what it cached."""
+        """Return what `read` returns for these arguments. Raises its errors, and Blocked when the page's time is
+        over or another read got no answer a few seconds ago. A read that was begun continues, and the next page
+        uses what it cached."""
         if settings.LAKE_BUCKET is None:
             return read(*args, **kwargs)
         if not _breaker.admits():

@@ -35,7 +35,7 @@ LATEST_SECONDS = 253_402_300_799
 
 @dataclass(frozen=True)
 class BeingRead(Exception):
-    """A pod must read this first: request it with actions.volume_readings, then try again."""
+    """A pod must read this directory or file first: request that with actions.volume_readings, then try again."""
 
     path: str
     after: str
@@ -60,8 +60,8 @@ def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[
 
 
 def _reading(volume: Volume, path: str, after: str, *, is_file: bool) -> VolumeReading:
-    """Return the last reading of this directory or file. Raises BeingRead if there is no recent one, and its
-    error if it failed."""
+    """Return the last reading of a directory or file. Raises BeingRead if there is no recent one, ContentMissing
+    or Blocked if it failed, Blocked if the volume is not ready."""
     if volume.state != READY:
         words = f"Files can be shown once the volume is ready; it is {volume.state}."
         raise Blocked("not_ready", words)
@@ -80,7 +80,8 @@ def _reading(volume: Volume, path: str, after: str, *, is_file: bool) -> VolumeR
 
 
 def file_response(volume: Volume, path: str) -> HttpResponseBase:
-    """Return the download of a file; images without scripts are shown inline. Raises as `list_files`."""
+    """Return a streamed response with a file, for download; images without scripts are shown inline. Raises as
+    `list_files`."""
     if claims_volumes(volume.project):
         content = bytes(_reading(volume, path.strip("/"), "", is_file=True).content or b"")
         file: BinaryIO = BytesIO(content)
@@ -116,7 +117,7 @@ def _storage(volume: Volume) -> MountedVolumes:
 
 
 def _bytes(path: str) -> bytes:
-    """Return the bytes of a displayed path; escaped bytes become those of the file system."""
+    """Return a path as bytes for the file system; the surrogates of undecodable bytes become these bytes again."""
     return path.encode("utf-8", "surrogateescape")
 
 

@@ -34,12 +34,13 @@ _WAIT_COLUMNS = (
 
 
 def storage_class_named(name: str) -> StorageClass:
-    """Return a storage class; for one that is no longer configured, with its last known directory."""
+    """Return a storage class by name. For one that is no longer configured, its last known directory is used, or
+    else the default place."""
     return storage_classes_named({name})[name]
 
 
 def storage_classes_named(names: Iterable[str]) -> dict[str, StorageClass]:
-    """Return storage classes by name, with at most one query."""
+    """Return storage classes by name, as `storage_class_named`, with at most one query."""
     configured: Mapping[str, StorageClass] = settings.STORAGE_CLASSES
     found = {name: configured[name] for name in names if name in configured}
     lost = {name for name in names if name not in configured}
@@ -104,12 +105,13 @@ def storage_of(
 
 
 def resizes_at_storage(volume: Volume) -> bool:
-    """Return whether the cluster or storage system must apply a new size, so that a command is needed."""
+    """Return whether the cluster or the storage system must apply a new size of the volume, which takes a
+    command."""
     return claims_volumes(volume.project) or storage_class_named(volume.storage_class).is_size_enforced
 
 
 def retiers_at_storage(volume: Volume) -> bool:
-    """Return whether the storage system must apply a new service tier, so that a command is needed."""
+    """Return whether the storage system must apply a new service tier of the volume, which takes a command."""
     return storage_class_named(volume.storage_class).is_tier_enforced
 
 
@@ -128,12 +130,12 @@ def volume_mount(project: Project, mount: Mapping[str, Any]) -> Mount:
 
 
 def volume_path(project_id: int, storage_class: str, volume_id: str) -> Path:
-    """Return the directory of a volume that a pod of the project mounts."""
+    """Return the directory of a volume (by id) on this machine, which pods mount."""
     return storage_of(project_id, storage_class).path(volume_id)
 
 
 def find_volume(project: Project, name: str) -> Volume | None:
-    """Return a project's volume by name, or None."""
+    """Return a project's volume by name; None if there is none."""
     return Volume.objects.select_related("project").filter(project=project, name=name).first()
 
 
@@ -143,7 +145,8 @@ def unfinished_uses(volume: Volume) -> QuerySet[VolumeUse]:
 
 
 def mounted_by(job_id: Any) -> list[dict[str, Any]]:
-    """Return the volumes that a job mounts, with their mount paths."""
+    """Return the volumes that a job (by id) mounts, sorted by mount path: {"id", "name", "mount_path",
+    "read_only"}."""
     uses = VolumeUse.objects.filter(job=job_id).order_by("mount_path")
     names = {
         "id": "volume_id",
@@ -155,12 +158,12 @@ def mounted_by(job_id: Any) -> list[dict[str, Any]]:
 
 
 def running_jobs(volume: Volume) -> list[str]:
-    """Return the ids of jobs whose pods mount the volume."""
+    """Return the ids of the jobs whose pods mount the volume now."""
     return _with_pods(volume.uses.all())
 
 
 def writing_jobs(volume: Volume) -> list[str]:
-    """Return the ids of jobs whose pods may write to the volume."""
+    """Return the ids of the jobs whose pods may write to the volume now."""
     return _with_pods(volume.uses.filter(is_read_only=False))
 
 
@@ -178,7 +181,7 @@ def _with_pods(uses: QuerySet[VolumeUse]) -> list[str]:
 
 
 def volume_waits(cluster_id: int) -> Mapping[str, Mapping[str, Any]]:
-    """Return the queued jobs of a cluster that cannot start because of a volume, each with the volume and its
+    """Return, by job id, the queued jobs of a cluster that cannot start because of a volume: the volume, and its
     state or the job that holds it."""
     return _waits(_queued_uses(cluster_id))
 
@@ -239,7 +242,7 @@ def _holders(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
 
 
 def volume_rows(rows: QuerySet[Volume]) -> list[Volume]:
-    """Load volumes with the relations that `volume_shapes` needs."""
+    """Run the query, with the relations that `volume_shapes` needs."""
     return list(rows.select_related("project__cluster"))
 
 
@@ -345,12 +348,12 @@ def _use_shape(use: VolumeUse) -> dict[str, Any]:
 
 
 def snapshot_rows(rows: QuerySet[Snapshot]) -> list[Snapshot]:
-    """Load snapshots with the relations that `snapshot_shapes` needs."""
+    """Run the query, with the relations that `snapshot_shapes` needs."""
     return list(rows.select_related("project"))
 
 
 def snapshot_shapes(snapshots: Sequence[Snapshot]) -> list[dict[str, Any]]:
-    """Return snapshots in REST form."""
+    """Return snapshots in REST form; at most one more query for any number."""
     progress = progress_of(SNAPSHOT, [snapshot.pk for snapshot in snapshots if snapshot.state != READY])
     return [_snapshot_shape(snapshot, progress.get(str(snapshot.pk))) for snapshot in snapshots]
 

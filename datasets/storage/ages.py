@@ -22,8 +22,8 @@ class AgedIndex(ContentIndex):
             self._database.executescript(_SCHEMA)
 
     def note(self, keys: Iterable[str], at: float) -> None:
-        """Record that objects are needed at the time `at`, before they are stored, so that a killed process's
-        objects are known."""
+        """Record before objects are stored that they are needed at the time `at` (Unix time). If the process is
+        killed, the objects are known."""
         with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(key, at) for key in keys]
@@ -39,20 +39,20 @@ class AgedIndex(ContentIndex):
             return self._database.executemany(sql, rows).rowcount
 
     def begin_removal(self, keys: Iterable[str], before: float) -> list[str]:
-        """Mark objects not needed since `before` as being removed; return their keys. `drop` and `note` end
-        the mark."""
+        """Mark those of these objects as being removed that were last needed at `before` (Unix time) or earlier;
+        return their keys. `drop` and `note` end the mark."""
         with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             sql = "INSERT OR REPLACE INTO removals SELECT key FROM files WHERE key = ? AND at <= ?"
             return [key for key in keys if self._database.execute(sql, (key, before)).rowcount]
 
     def in_removal(self, keys: Iterable[str]) -> set[str]:
-        """Return which of these objects are marked for removal."""
+        """Return those of these keys that are marked as being removed."""
         sql = "SELECT key FROM removals WHERE key = ?"
         return {key for key in keys if self._rows(sql, (key,))}
 
     def old(self, folder: str, before: float) -> list[str]:
-        """Return the keys below a folder that were not needed since `before`."""
+        """Return the keys below `folder` of objects last needed at `before` (Unix time) or earlier."""
         sql = "SELECT key FROM files WHERE key >= ? AND key < ? AND at <= ?"
         # "0" is the character after "/".
         return [row[0] for row in self._rows(sql, (f"{folder}/", f"{folder}0", before))]

@@ -29,7 +29,8 @@ _OURS, _RETIRED = "trainyard-volume", "trainyard-retired"
 
 
 def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> AnfVolumes:
-    """Return the storage of a class, which is shared by all projects."""
+    """Return the volumes of a storage class, which all projects share: `project_id` is not used. `size_bytes`,
+    `service_tier`: those of volumes that it creates."""
     config = found.config if isinstance(found.config, AnfConfig) else None
     return AnfVolumes(AnfClient(config, found.name), found.directory, size_bytes, service_tier)
 
@@ -83,8 +84,8 @@ class AnfVolumes(VolumeFiles):
         remove_own(self.path(volume))
 
     def remove(self, volume: str) -> None:
-        """Stop exporting a volume, and delete it unless it has snapshots. Raises Blocked if Azure refuses or does
-        not answer."""
+        """Stop exporting a volume, and delete it unless it has snapshots. Does nothing for a missing one. Raises
+        Blocked if Azure refuses or does not answer."""
         found = self._named(volume)
         if found is None or not _is_ours(found, volume):
             return
@@ -128,8 +129,8 @@ class AnfVolumes(VolumeFiles):
         return Taken(None, _size(found), None)
 
     def remove_snapshot(self, snapshot: str) -> None:
-        """Delete a snapshot, and its retired volume if it was the last. Raises Blocked while Azure copies
-        it."""
+        """Delete a snapshot, and its retired volume if it was the last one. Raises Blocked if Azure refuses, also
+        while it copies the snapshot."""
         found = self._with_snapshot(snapshot)
         if found is not None:
             volume, _ = found
@@ -141,7 +142,8 @@ class AnfVolumes(VolumeFiles):
                     self._delete_unless_kept(volume)
 
     def _make(self, volume: str, origin: Row, budget: Budget) -> None:
-        """Create a volume, unless it exists, and wait until it is mounted."""
+        """Create a volume, unless it exists, and wait until it is mounted. `origin`: properties that name its
+        source, {} for an empty one. Raises Blocked if Azure refuses or the volume is not mounted in time."""
         config, name = self._client.config, object_name(volume)
         if self._find(volume) is None:
             rule = {
@@ -199,7 +201,8 @@ class AnfVolumes(VolumeFiles):
         yield from (pool for pool in self._client.pools() if pool not in configured)
 
     def _find(self, volume: str) -> Row | None:
-        """Return a volume by id, or None. Raises Blocked for a volume with our name that is not ours."""
+        """Return Azure's record of a volume (by id); None if there is none. Raises Blocked for a volume with our
+        name that is not ours."""
         found = self._named(volume)
         if found is not None and not _is_ours(found, volume):
             words = f"The account has a volume {object_name(volume)} that Trainyard did not make."
@@ -229,8 +232,8 @@ class AnfVolumes(VolumeFiles):
         return next((row for row in rows if _last(row) == name), None)
 
     def _with_snapshot(self, snapshot: str) -> tuple[Row, Row] | None:
-        """Return (volume, snapshot) by the snapshot's id, or None. Lists the snapshots of each volume, since
-        snapshots have no tags."""
+        """Return (volume, snapshot), Azure's records, for a snapshot's id; None if there is none. Lists the
+        snapshots of every volume, since snapshots have no tags."""
         for volume in self._all():
             if found := self._snapshot_named(object_name(snapshot), volume):
                 return volume, found
@@ -250,7 +253,7 @@ class AnfVolumes(VolumeFiles):
 
 
 def object_name(key: str) -> str:
-    """Return the Azure name of a volume or snapshot: letters, digits and hyphens."""
+    """Return the name in Azure of a volume or snapshot, by its id."""
     return _PREFIX + key
 
 
@@ -300,5 +303,5 @@ def _size(volume: Row) -> int:
 
 
 def _rounded(size_bytes: int) -> int:
-    """Round up to a multiple of a GiB, which Azure requires."""
+    """Return the size in bytes rounded up to a multiple of a GiB, which Azure requires."""
     return -(-size_bytes // GIB) * GIB

@@ -77,7 +77,7 @@ class AnfClient:
         self._run(budget, "volumes", "begin_create_or_update", pool, name, dict(body))
 
     def change(self, pool: str, name: str, body: Row, budget: Budget = UNLIMITED) -> None:
-        """Change the fields in `body` of a volume and wait. Raises as `create`."""
+        """Set the fields of `body` on a volume and wait until that is done. Raises as `create`."""
         self._run(budget, "volumes", "begin_update", pool, name, dict(body))
 
     def move(self, pool: str, name: str, to: str, budget: Budget) -> None:
@@ -91,7 +91,7 @@ class AnfClient:
         self._run(UNLIMITED, "volumes", "begin_delete", pool, name)
 
     def create_snapshot(self, pool: str, volume: str, name: str, budget: Budget) -> None:
-        """Take a snapshot and wait. Raises as `create`."""
+        """Take a snapshot of a volume and wait until that is done. Raises as `create`."""
         body = {"location": self.config.location}
         self._run(budget, "snapshots", "begin_create", pool, volume, name, body)
 
@@ -164,7 +164,7 @@ def _row(found: Any) -> Row:
 
 
 def _translated(error: Any) -> Blocked:
-    """Translate an error of the packages into Blocked, with a message for operators."""
+    """Return Blocked, with a message for operators, for an error of Azure's packages."""
     status = getattr(error, "status_code", None)
     if "certificate verify failed" in str(error).lower():
         words = f"The certificate is not trusted; name its authority with `ca_file`: {error}"

@@ -62,7 +62,8 @@ class InThisThread(ARMPolling):
         return not self._is_waited_for or super().finished()
 
     def wait(self) -> None:
-        """Poll until the operation has ended. Raises what `check` and the package raise."""
+        """Poll until the operation has ended. Raises the errors of `check`, which is called before each poll, and
+        of the package."""
         self._is_waited_for = True
         self.run()
 

@@ -95,7 +95,7 @@ class Lake(Protocol):
     """Interface of a store of contents and manifests."""
 
     def close(self) -> None:
-        """Close files. The lake must not be used afterwards."""
+        """Close the lake's files. Do not use the lake afterwards."""
 
     def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
         """Return those of the contents that are not stored."""
@@ -112,7 +112,7 @@ class Lake(Protocol):
         before storing anything."""
 
     def part_bytes(self, digest: bytes) -> int:
-        """Return how many bytes of a large content have arrived."""
+        """Return how many bytes of a large content have arrived so far, 0 before the first part."""
 
     def put_part(self, digest: bytes, offset: int, data: memoryview, size_bytes: int) -> int:
         """Append a part, which begins at `offset`, of a large content with `size_bytes` in total; return how many
@@ -143,7 +143,7 @@ class Lake(Protocol):
         ContentDamaged after reading all bytes if they do not match the digest."""
 
     def put_manifest(self, name: str, stored: bytes) -> None:
-        """Store an encoded manifest under its hash `name`."""
+        """Store an encoded manifest under its hash `name`, which is not verified."""
 
     def renew_manifest(self, name: str) -> bool:
         """Protect a manifest from `collect` by making it young. Return whether it is stored."""
@@ -171,4 +171,4 @@ class Lake(Protocol):
         creation of versions is blocked. Raises what `budget` raises."""
 
     def destroy(self) -> None:
-        """Remove the whole lake. Repeat until nothing is left."""
+        """Remove the whole lake. Call it again after an error: it continues."""

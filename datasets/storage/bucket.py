@@ -75,7 +75,7 @@ class Bucket:
         self._breaker = _breaker(self._where, client.open_seconds)
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """Store an object with a single request."""
+        """Store an object with a single request; replaces an existing one."""
         with self._translated(key):
             obstore.put(self._writes, key, data, use_multipart=False)
 
@@ -131,7 +131,7 @@ class Bucket:
             return int(obstore.head(self._store, key)["size"])
 
     def move(self, key: str, target: str) -> None:
-        """Rename an object. Raises KeyMissing if there is none."""
+        """Rename an object, by a copy and a deletion. Raises KeyMissing if there is none."""
         with self._translated(key):
             # S3 has no rename. In this order an interruption leaves two objects, not none.
             obstore.copy(self._store, key, target)
@@ -144,7 +144,7 @@ class Bucket:
                 obstore.delete(self._store, some)
 
     def list(self, folder: str = "") -> Iterator[tuple[str, int]]:
-        """Yield key and size of every object below a folder, sorted by key."""
+        """Yield (key, size in bytes) of every object whose key begins with `folder`, sorted by key."""
         with self._translated(folder):
             for page in obstore.list(self._store, prefix=folder or None, chunk_size=_PAGE):
                 yield from ((entry["path"], int(entry["size"])) for entry in page)

@@ -56,7 +56,7 @@ class CacheStore:
             raise blocked(error) from error
 
     def tree(self, key: str) -> Path:
-        """Return the directory of a version's files once it is filled."""
+        """Return the directory in which a version's files are once it is filled. It may not exist."""
         return tree_below(self.root, key)
 
     def keys(self) -> set[str]:
@@ -147,7 +147,8 @@ class CacheStore:
 
     @contextmanager
     def staged(self) -> Iterator[Path]:
-        """Yield a path for a new file, which is removed afterwards unless it was renamed."""
+        """Context manager with the path of a new file in a private folder. The file is removed at the end unless
+        it was renamed."""
         fresh = self._own_staging() / uuid4().hex
         try:
             yield fresh
@@ -168,8 +169,8 @@ class CacheStore:
         report: Report = silent,
         suspect: Collection[str] = frozenset(),
     ) -> Path:
-        """Return a new directory beside the tree with the files of a manifest, flushed. Contents in `suspect` are
-        verified, although trees name them."""
+        """Return a new directory beside the tree with the files of `manifest`, flushed. `suspect`: contents that
+        are verified although trees use them."""
         part = tree.with_name(tree.name + PART)
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
@@ -206,7 +207,8 @@ class CacheStore:
             return False
 
     def _replace(self, path: Path, content: Path) -> None:
-        """Give a file of a tree the content of another file."""
+        """Replace a file of a tree by a hard link to `content`, or by a copy if that has too many links. Does
+        nothing if the tree's directory is gone."""
         with self.staged() as fresh:
             try:
                 os.link(content, fresh)

@@ -11,8 +11,8 @@ from datasets.storage.contents import WHOLE, Located
 
 
 def places_in(path: Path) -> list[Located]:
-    """Return the contents of a pack file, without the pack's name. Raises PackInvalid if its index is incomplete or
-    wrong."""
+    """Return the locations of the contents in a pack file; their `pack` is "". Raises PackInvalid if the pack's
+    index is incomplete or wrong."""
     size = path.stat().st_size
     with open(path, "rb", buffering=0) as file:
         if size < TAIL_BYTES:
@@ -23,7 +23,7 @@ def places_in(path: Path) -> list[Located]:
 
 
 def damaged_in(path: Path, located: Sequence[Located]) -> list[Located]:
-    """Return the contents of a file that do not match their digests."""
+    """Return those of the contents of one file that do not match their digests."""
     damaged = []
     with open(path, "rb", buffering=0) as file:
         for one in located:

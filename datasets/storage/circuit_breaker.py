@@ -15,7 +15,8 @@ class CircuitBreaker:
         self._lock = threading.Lock()
 
     def admits(self) -> bool:
-        """Return whether a call may be made now; the caller must `record` its result."""
+        """Return whether a call may be made now. After a call that was allowed, the caller must `record` its
+        result."""
         with self._lock:
             if self._opened_until is None:
                 return True

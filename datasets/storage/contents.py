@@ -146,11 +146,11 @@ class ContentIndex:
             self._database.execute("DELETE FROM packs WHERE name = ?", (name,))
 
     def packs(self) -> set[str]:
-        """Return the names of all packs."""
+        """Return the names of all packs in the index."""
         return {row[0] for row in self._rows("SELECT name FROM packs WHERE name != ?", (WHOLE,))}
 
     def of_pack(self, name: str) -> list[Located]:
-        """Return the contents of one pack (WHOLE: all with their own file)."""
+        """Return the locations of the contents in one pack; for WHOLE of all contents with their own file."""
         sql = (
             "SELECT ?, offset, size, digest FROM contents WHERE pack = (SELECT id FROM packs WHERE name = ?)"
         )
@@ -197,7 +197,8 @@ def chunks(values: Iterable[V], size: int) -> Iterator[list[V]]:
 
 @contextmanager
 def file_errors() -> Iterator[None]:
-    """Context manager that raises Blocked for an error of the file system that SQLite reports."""
+    """Context manager that raises Blocked for an error of the file system that SQLite reports, such as a full
+    disk; others are raised unchanged."""
     try:
         yield
     except sqlite3.OperationalError as error:

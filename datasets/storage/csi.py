@@ -78,7 +78,8 @@ class CsiVolumes:
         self._events = f"/api/v1/namespaces/{namespace}/events"
 
     def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
-        """Create an empty volume, unless it exists. Raises Blocked with the driver's message."""
+        """Create an empty volume, unless it exists, and wait for it. Raises Blocked with the driver's message if
+        it fails or exceeds the time limit."""
         self._make_claim(volume, None, self._kind.size_bytes, budget)
 
     def clone(self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = silent) -> None:
@@ -101,7 +102,8 @@ class CsiVolumes:
         self._make_claim(volume, origin, size, budget)
 
     def remove(self, volume: str) -> None:
-        """Delete a volume with its content. The cluster delays the deletion while a pod mounts the volume."""
+        """Delete a volume's claim with its content. The cluster delays that while a pod mounts it. Does nothing
+        for a missing one."""
         self._client.delete(f"{self._claims}/{claim_name(volume)}")
 
     def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:

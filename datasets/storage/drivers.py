@@ -79,7 +79,7 @@ def mount_root(name: str, stated: Mapping[str, Any]) -> Path:
 
 
 def texts(name: str, stated: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields. Raise ValueError unless all values are strings."""
+    """Return the fields of the storage class `name` as a dict. Raise ValueError unless all values are strings."""
     if not all(isinstance(value, str) for value in stated.values()):
         raise ValueError(f"The fields of the storage class {name} are strings.")
     return dict(stated)

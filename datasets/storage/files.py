@@ -58,7 +58,7 @@ def _lock_within(handle: int, kind: int, seconds: float) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds LOCK_EX of `locked` on a file."""
+    """Return whether a process holds an exclusive lock (see `locked`) on a file, which is created if missing."""
     with open(path, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -102,8 +102,8 @@ def hard_link(source: Path | bytes, target: Path) -> bool:
 
 
 def share_file(source: Path, target: Path, mode: int) -> Sharing:
-    """Create `target` with the bytes of `source`, shared if the file system can. Uses a hard link only if the
-    mode is the same."""
+    """Create `target` with the bytes and the mode `mode`, by reflink, else by hard link if its mode is READ_ONLY,
+    else by copy. Return which it was."""
     shared = Sharing.COPY
     if reflink(source, target):
         shared = Sharing.REFLINK
@@ -117,8 +117,8 @@ def share_file(source: Path, target: Path, mode: int) -> Sharing:
 
 
 def copy_file(source: Path | bytes, target: Path, check: Callable[[], None] = lambda: None) -> None:
-    """Copy bytes inside the kernel; keeps holes, so that a sparse copy takes no more space than its data. An
-    exception of `check` ends the copy."""
+    """Copy a file's bytes to the new file `target`. Keeps holes, so that a sparse copy takes no more space than
+    its data. `check` is called between pieces; its exception ends the copy. Raises OSError if `target` exists."""
     with open(source, "rb") as old, open(target, "xb") as new:
         size = os.fstat(old.fileno()).st_size
         for start, end in _data(old.fileno(), size):
@@ -220,7 +220,7 @@ def sync_file_system(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Flush a directory, so that its file names are on disk."""
+    """Flush a directory, so that the names of its files are on disk. Raises OSError if that fails."""
     _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
@@ -233,8 +233,8 @@ def _fsync(path: Path, flags: int) -> None:
 
 
 def blocked(error: OSError) -> Blocked | OSError:
-    """Return Blocked with advice for an error of the file system, or the error itself if it is of another
-    kind."""
+    """Return Blocked with advice for operators for a full, read-only or unreachable file system; any other error
+    unchanged."""
     if error.errno in FULL_DISK:
         return Blocked(
             "disk_full", "The disk of this storage is full; free space, then repeat: what was stored is kept."
@@ -252,7 +252,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def changed_at(path: Path) -> float:
-    """Return the inode's change time in seconds, 0.0 if the file does not exist."""
+    """Return the inode's change time (Unix time); 0.0 if the file does not exist."""
     try:
         return path.stat().st_ctime
     except FileNotFoundError:
@@ -260,7 +260,7 @@ def changed_at(path: Path) -> float:
 
 
 def renew_file(path: Path) -> bool:
-    """Set the change time, and nothing else, to now; return False if the file does not exist."""
+    """Set the file's change time, and nothing else, to now. Return False if the file does not exist."""
     try:
         # A chmod sets the change time even if the mode stays the same.
         path.chmod(path.stat().st_mode & 0o777)

@@ -236,7 +236,8 @@ class FolderLake(IndexedLake[ContentIndex]):
             os.fchmod(target.fileno(), READ_ONLY)
 
     def _is_stored(self, digest: bytes) -> bool:
-        """Return whether a content is stored; adds it to the index if its request ended before doing so."""
+        """Return whether a content with a file of its own is stored. One whose request ended before it was
+        indexed is indexed now."""
         path = self._path("objects", digest.hex())
         if self.lacking([digest]) and path.exists():
             self.flush(self._adopt_object(path, digest))

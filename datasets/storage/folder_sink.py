@@ -49,5 +49,6 @@ def folder_sink(root: str, adopt: str, *, say: Say = silent) -> FolderSink:
 
 
 def sink_of_folder(root: Path, adopt: Sharing = Sharing.REFLINK) -> SinkSpec:
-    """Return the spec of a sink into a folder lake; workers open it."""
+    """Return the description of a sink into the folder lake at `root`; worker processes open it with
+    `folder_sink`. `adopt`: how large files become contents."""
     return f"{__name__}:folder_sink", (str(root), adopt.value)

@@ -54,14 +54,14 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def keep(self, digests: Iterable[bytes]) -> set[bytes]:
-        """Protect stored contents from `collect`; return those that are not stored."""
+        """Protect those of the contents that are stored from `collect`; return the others."""
 
     def renew(self, digests: Iterable[bytes]) -> None:
         self.keep(digests)
 
     @abstractmethod
     def _fill_index(self) -> None:
-        """Add everything that is stored to the new index."""
+        """Add everything that is stored to the new, empty index."""
 
     def close(self) -> None:
         self._index.close()
@@ -86,7 +86,7 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (digest, bytes) of contents of one pack, or of one content with its own file."""
+        """Yield (digest, bytes) of contents of one pack, or of one content with its own file; see Lake.contents."""
 
     def read_many(
         self, digests: Sequence[bytes], budget: Budget = UNLIMITED
@@ -191,7 +191,8 @@ class IndexedLake(ABC, Generic[Index]):
         """Remove quarantined contents and leftovers of interrupted writes, if older than `before` (Unix time)."""
 
     def _adopt_unindexed(self, budget: Budget) -> None:
-        """Index what a process stored before it was killed. Does nothing if contents are indexed first."""
+        """Add to the index what a process stored before it was killed. The default does nothing, for lakes that
+        index a content before they store it."""
 
     def _remove_old(self, folders: Iterable[str], before: float) -> None:
         for folder in folders:

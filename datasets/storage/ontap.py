@@ -31,7 +31,8 @@ _RETIRED = "trainyard retired "
 
 
 def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> OntapVolumes:
-    """Return the storage of a class, which is shared by all projects."""
+    """Return the volumes of a storage class, which all projects share: `project_id` is not used, nor
+    `service_tier`. `size_bytes`: that of volumes that it creates."""
     config = found.config if isinstance(found.config, OntapConfig) else None
     return OntapVolumes(OntapClient(config, found.name), found.directory, size_bytes)
 
@@ -83,8 +84,8 @@ class OntapVolumes(VolumeFiles):
         self._make_clone(volume, found[0]["volume"]["name"], found[0]["name"], budget)
 
     def remove(self, volume: str) -> None:
-        """Unmount a volume, and delete it unless it has snapshots. Raises Blocked while a clone depends on
-        it."""
+        """Unmount a volume, and delete it unless it has snapshots. Does nothing for a missing one. Raises Blocked
+        if ONTAP refuses, also while a clone depends on it."""
         found = self._named(volume)
         if found is not None and found.get("comment") in (_comment(volume), _RETIRED + volume):
             changes = {"nas": {"path": ""}} if _junction(found) else {}
@@ -119,8 +120,8 @@ class OntapVolumes(VolumeFiles):
         return Taken(None, int(made.get("size") or 0), None)
 
     def remove_snapshot(self, snapshot: str) -> None:
-        """Delete a snapshot, and its retired volume if it was the last. Raises Blocked while a clone depends
-        on it."""
+        """Delete a snapshot, and its retired volume if it was the last one. Raises Blocked if ONTAP refuses, also
+        while a clone depends on it."""
         self._require_svm()
         for found in self._snapshots(snapshot_name(snapshot)):
             self._delete_snapshot(found)
@@ -131,7 +132,9 @@ class OntapVolumes(VolumeFiles):
                 self._delete_retired(left["name"])
 
     def _make(self, volume: str, body: Row, access: Row, budget: Budget) -> None:
-        """Create a volume, or finish the one that an earlier try started."""
+        """Create a volume, or finish the one that an earlier try began, and wait until it is mounted. `body`,
+        `access`: its properties, and those of its access over NFS. Raises Blocked if ONTAP refuses or the volume
+        is not mounted in time."""
         config, name = self._client.config, volume_name(volume)
         nas = {"path": f"{config.junction}/{name}", "export_policy": {"name": config.export_policy}, **access}
         found = self._find(volume)
@@ -153,7 +156,8 @@ class OntapVolumes(VolumeFiles):
             self._client.change(found["uuid"], {"size": self._size_bytes}, budget)
 
     def _find(self, volume: str) -> Row | None:
-        """Return a volume by id, or None. Raises Blocked for a volume with our name that is not ours."""
+        """Return ONTAP's record of a volume (by id); None if there is none. Raises Blocked for a volume with our
+        name that is not ours."""
         found = self._named(volume)
         if found is not None and found.get("comment") not in (_comment(volume), _RETIRED + volume):
             words = f"The SVM has a volume {volume_name(volume)} that Trainyard did not make."
@@ -205,7 +209,8 @@ class OntapVolumes(VolumeFiles):
             raise self._blocked_by_clones(refused, volume["name"], snapshot["name"]) from refused
 
     def _delete_retired(self, name: str) -> None:
-        """Delete a retired volume without snapshots of ours, then the snapshot that its parent kept for it."""
+        """Delete the retired volume with this name unless it has snapshots of ours, then the snapshot that its
+        parent keeps for it."""
         for found in self._client.rows("volume", _FIELDS, name=name, comment=f"{_RETIRED}*"):
             # Left by a process that was killed after it had deleted the clone.
             for base in self._snapshots(f"{_BASE}*", found["uuid"]):
@@ -238,17 +243,17 @@ class OntapVolumes(VolumeFiles):
 
 
 def volume_name(volume: str) -> str:
-    """Return the ONTAP name of a volume: letters, digits and underscores."""
+    """Return the name in ONTAP of a volume, by its id."""
     return _PREFIX + volume.replace("-", "_")
 
 
 def snapshot_name(snapshot: str) -> str:
-    """Return the ONTAP name of a snapshot."""
+    """Return the name in ONTAP of a snapshot, by its id."""
     return _PREFIX + snapshot
 
 
 def base_name(volume: str) -> str:
-    """Return the name of the snapshot on which a clone is based."""
+    """Return the name of the snapshot on which the clone `volume` is based."""
     return f"{_BASE}{volume}"
 
 

@@ -83,7 +83,8 @@ class OntapClient:
         self._wait(answer, budget)
 
     def _wait(self, answer: Row, budget: Budget) -> None:
-        """Wait for the job named in an answer, if any. Raises Blocked with its error."""
+        """Wait for the job that an answer names, if any. Raises Blocked if it fails or takes too long, and what
+        `budget` raises."""
         uuid = (answer.get("job") or {}).get("uuid")
         if not uuid:
             return
@@ -141,12 +142,12 @@ class OntapRefused(Blocked):
 
 
 def names(rows: Iterable[Row]) -> str:
-    """Return the names of objects, joined for a message."""
+    """Return the names of these objects, sorted and separated by commas."""
     return ", ".join(sorted(str(row["name"]) for row in rows))
 
 
 def _translated(error: Any, config: OntapConfig) -> Blocked:
-    """Translate an error of the package into Blocked, with a message for operators."""
+    """Return Blocked, with a message for operators, for an error of NetApp's package."""
     status = error.status_code
     if status is None:
         return _not_reached(error, config)

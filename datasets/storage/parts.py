@@ -10,7 +10,8 @@ from pathlib import Path
 
 @contextmanager
 def locked_part(path: Path) -> Iterator[FileIO]:
-    """Open the file of parts, created if missing, and lock it against other requests."""
+    """Context manager with the open file of parts, created if missing and locked against other requests. Waits
+    for the lock without limit."""
     while True:
         with open(path, "ab", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -22,8 +23,9 @@ def locked_part(path: Path) -> Iterator[FileIO]:
 
 
 def append(file: FileIO, offset: int, data: memoryview, size: int) -> int:
-    """Append the bytes that the file lacks of a content of `size` bytes; return the file's length. A file
-    longer than its content has wrong parts and is restarted."""
+    """Append to the file, which has the beginning of a content of `size` bytes, what it lacks of `data`, which
+    begins at `offset`. Return the file's length. Data after a gap or beyond `size` is ignored; a file longer than
+    `size` is emptied first."""
     held = os.fstat(file.fileno()).st_size
     if held > size:
         file.truncate(held := 0)

@@ -26,7 +26,7 @@ class Pieces:
         self._bucket = bucket
 
     def store(self, digest: bytes, path: Path, end: int) -> None:
-        """Store the missing pieces of a file before offset `end`, except the first."""
+        """Store the missing pieces of a file that is still arriving: those before offset `end`, except the first."""
         self._store(digest, path, end, range(1, -(-end // PIECE_BYTES)))
 
     def complete(self, digest: bytes, path: Path, size: int) -> None:
@@ -71,7 +71,7 @@ class Pieces:
 
 @contextmanager
 def lost(located: Located) -> Iterator[None]:
-    """Context manager that translates a missing or truncated object into ContentMissing or ContentDamaged."""
+    """Context manager that raises ContentMissing for a missing object, and ContentDamaged for a truncated one."""
     try:
         yield
     except KeyMissing as error:
@@ -86,7 +86,7 @@ def key_of(located: Located) -> str:
 
 
 def shelf_key(folder: str, name: str) -> str:
-    """Return the key of a pack or manifest."""
+    """Return the key of the object with this name (a pack's, manifest's or digest's hash) in a folder."""
     return f"{folder}/{name[:2]}/{name[2:]}"
 
 
@@ -101,6 +101,6 @@ def piece_key(digest: bytes, number: int) -> str:
 
 
 def name_of(key: str) -> str:
-    """Return the name or digest from a key of `shelf_key`."""
+    """Return the name from a key that `shelf_key` returned."""
     _, shelf, rest = key.split("/")
     return shelf + rest

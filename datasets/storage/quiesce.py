@@ -165,8 +165,8 @@ def _answer(own: int, name: bytes) -> str:
 
 
 def main(volume: str, token: str, jobs: str, pods: str) -> None:
-    """Print PAUSED or NOT and, after a line of input, whether the pause has lasted. `jobs`, `pods`:
-    comma-separated."""
+    """Print whether all programs have paused (PAUSED or NOT) and, after a line of input, whether the pause has
+    lasted. The arguments are as in `quiesced`, `jobs` and `pods` separated by commas."""
     with quiesced(Path(volume), token, jobs.split(","), pods=frozenset(pods.split(","))) as pause:
         _say(bool(pause))
         # The caller writes the line after its copy; until then the programs stay paused.

@@ -256,8 +256,8 @@ class S3Lake(IndexedLake[AgedIndex]):
         self._remove_old(("staging", "parts"), before)
 
     def _remove(self, keys: Sequence[str], before: float) -> list[str]:
-        """Remove objects that were not needed since `before`; return their keys. If the process is killed, the next
-        call removes the rest."""
+        """Remove those of these objects that were last needed at `before` (Unix time) or earlier; return their
+        keys. If the process is killed, the next call removes the rest."""
         if not keys:
             return []
         # This lock is held until all are removed; the one for storing is not, because requests would wait for
@@ -281,13 +281,14 @@ class S3Lake(IndexedLake[AgedIndex]):
             self._index.note(keys, time.time())
 
     def _refuse_removed(self, keys: Sequence[str]) -> None:
-        """Raise Blocked for objects that are being removed: a running deletion could delete what is stored
-        now. The mark of a killed removal is cleared."""
+        """Raise Blocked if one of these objects is being removed, since the deletion could hit what is stored
+        now. Marks left by a killed removal do not count."""
         if self._index.in_removal(keys) and is_locked(self.root / "removing"):
             raise Blocked("in_use", "The lake is just removing the same content; try again.")
 
     def _keep_manifest(self, name: str, stored: bytes) -> None:
-        """Keep a copy of a manifest beside the index, written atomically and durably."""
+        """Write a copy of a manifest beside the index, atomically and durably. Raises Blocked if the disk
+        refuses."""
         fresh = self.root / "staging" / uuid4().hex
         try:
             write_flushed(fresh, self.root / "manifests" / name, stored)

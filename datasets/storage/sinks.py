@@ -51,8 +51,9 @@ class LakeSink:
 def bucket_sink(
     root: str, config: tuple[str, ...], packages: tuple[str, ...], *, say: Say = silent
 ) -> LakeSink:
-    """Return the sink described by `sink_of_bucket`. Called in the worker process, which has only the standard
-    library and `packages`. `say` is not used: the command that opened the sink is retried, and records why."""
+    """Open the sink that `sink_of_bucket` describes. Called in the worker process, which has only the standard
+    library and `packages` (directories). `say` is not used: the command that opened the sink is retried, and
+    records why."""
     sys.path += [path for path in packages if path not in sys.path]
     from datasets.storage.bucket import Bucket
     from datasets.storage.s3 import S3Lake
@@ -61,13 +62,13 @@ def bucket_sink(
 
 
 def sink_of_bucket(root: Path, config: BucketConfig) -> SinkSpec:
-    """Return the spec of the sink into a lake in a bucket, with its credentials: workers receive it through a
-    pipe."""
+    """Return the description of a sink into the lake in a bucket, with its index in `root`; worker processes open
+    it with `bucket_sink`. Contains credentials, and is passed through a pipe."""
     packages = tuple(path for path in sys.path if path.endswith("-packages"))
     return f"{__name__}:bucket_sink", (str(root), astuple(config), packages)
 
 
 def sink_of(root: Path, config: BucketConfig | None) -> SinkSpec:
-    """Return the spec of a sink into a lake: in the folder `root`, or in the bucket `config` with its index in
-    `root`."""
+    """Return the description of a sink into a lake: in the folder `root`, or in the bucket `config` with its
+    index in `root`."""
     return sink_of_folder(root) if config is None else sink_of_bucket(root, config)

@@ -49,7 +49,7 @@ def silent(progress: Progress) -> None:
 
 
 def store_names(manifest: Manifest) -> list[str]:
-    """Return the store name of each file's content, in the order of the manifest; "" for links."""
+    """Return the name in `contents` of each file's content, in the order of the manifest; "" for links."""
     digits, width = manifest.digests.hex(), 2 * DIGEST_BYTES
     names = [digits[at : at + width] for at in range(0, len(digits), width)]
     if any(manifest.kinds):
@@ -60,14 +60,14 @@ def store_names(manifest: Manifest) -> list[str]:
 
 
 def contents_of(manifest: Manifest) -> dict[str, int]:
-    """Return the contents of a version, store name -> size in bytes."""
+    """Return the contents of a version: size in bytes by store name. Links have none."""
     found = dict(zip(store_names(manifest), manifest.sizes, strict=True))
     found.pop("", None)
     return found
 
 
 def content_path(name: str) -> str:
-    """Return the path of a content below `contents`."""
+    """Return the path of a content, by its store name, below the directory `contents`."""
     return f"{name[:_SHELF]}/{name[_SHELF:]}"
 
 
@@ -119,7 +119,7 @@ class TreeFill:
         self._tree = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
 
     def close(self) -> None:
-        """Close the directories."""
+        """Close the descriptors of the directories."""
         os.close(self._contents)
         os.close(self._tree)
 

@@ -76,8 +76,8 @@ def copy_tree(
 
 
 def walk(source: Path) -> Iterator[tuple[bytes, list[bytes], int]]:
-    """Yield each directory below `source`: its relative path, its names, and a descriptor. Follows no link,
-    even if one replaces a directory meanwhile. Omits OWN at the top."""
+    """Yield (relative path, names, descriptor) of each directory below `source`. Follows no link, even if one
+    replaces a directory meanwhile. Omits OWN at the top. Raises FileNotFoundError if `source` is not a directory."""
     top = os.fsencode(source)
     if not stat.S_ISDIR(os.lstat(top).st_mode):
         raise FileNotFoundError(top)

@@ -48,8 +48,8 @@ def is_mounted(path: Path, root: Path) -> bool:
 
 
 def wait_until_mounted(path: Path, root: Path, seconds: float, budget: Budget, words: str) -> None:
-    """Wait until a volume is mounted below the mount root. Raises Blocked with `words`, and what `budget`
-    raises."""
+    """Wait until the volume at `path` is mounted below the mount root `root`. Raises Blocked with the message
+    `words` after `seconds`, and what `budget` raises."""
     ends = time.monotonic() + seconds
     while not is_mounted(path, root):
         budget.check()

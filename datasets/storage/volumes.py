@@ -70,7 +70,8 @@ class VolumeStorage(Protocol):
         """Create a volume from a snapshot, which stays. Raises as `clone`."""
 
     def remove(self, volume: str) -> None:
-        """Remove a volume with its content; snapshots stay."""
+        """Remove a volume with its content; snapshots stay. Does nothing for a missing one. Raises Blocked if the
+        storage refuses."""
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = ...) -> None:
         """Change the size that the storage gives a volume. Raises ContentMissing if there is no such volume, Blocked
@@ -83,7 +84,8 @@ class VolumeStorage(Protocol):
     def take(
         self, snapshot: str, volume: str, before: str | None, budget: Budget = ..., report: Report = ...
     ) -> Taken:
-        """Take a snapshot, which may share files with the snapshot `before`. Raises as `clone`."""
+        """Take a snapshot, unless it exists; return it. It may share files with the snapshot `before`. Raises
+        ContentMissing if there is no such volume, Blocked if the storage cannot do it, and what `budget` raises."""
 
     def remove_snapshot(self, snapshot: str) -> None:
         """Remove a snapshot with its files; files shared with others stay."""
@@ -104,11 +106,13 @@ class MountedVolumes(VolumeStorage, Protocol):
         ContentMissing if there is no such directory, Blocked if it cannot be read."""
 
     def open(self, volume: str, path: bytes) -> tuple[BinaryIO, int]:
-        """Return an open file and its size in bytes. Raises as `children`."""
+        """Return a file opened for reading, and its size in bytes. Raises ContentMissing if there is no such
+        file, Blocked if it cannot be read."""
 
 
 def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> FolderVolumes:
-    """Return a project's volumes in a class. Sizes and tiers are not enforced."""
+    """Return a project's volumes in a class. Sizes and service tiers are not enforced, so `size_bytes` and
+    `service_tier` are not used."""
     return FolderVolumes(found.directory / str(project_id))
 
 
@@ -260,7 +264,7 @@ def _taken(copied: Copied) -> Taken:
 
 
 def _rename_new(part: Path, place: Path) -> None:
-    """Rename a directory, unless another process that did the same was first."""
+    """Rename the directory `part` to `place` and flush that, unless another process has done the same already."""
     with open(part.parent / "lock", "a") as lock:
         # A rename would replace an empty directory that another process has just completed.
         fcntl.flock(lock, fcntl.LOCK_EX)

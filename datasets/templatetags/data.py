@@ -38,7 +38,8 @@ def cache_badge(state: str) -> SafeString:
 
 @register.filter
 def sharing_words(sharing: str | None) -> str:
-    """Return how a cache got its files from the lake, as text; "" before the first file."""
+    """Return how a cache got its files from the lake, as text; "" before the first file. `sharing`: the value of
+    a Sharing."""
     return gettext(SHARING[Sharing(sharing)]) if sharing else ""
 
 

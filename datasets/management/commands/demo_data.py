@@ -62,7 +62,7 @@ def _project(name: str) -> Project:
 
 
 def add_version(dataset: Dataset, files: dict[str, bytes], message: str, actor: Actor) -> None:
-    """Store files (path -> content) and create the next version from them."""
+    """Store `files` (path -> content) in the lake, and create the dataset's next version from them."""
     contents = {sha256(content).digest(): content for content in files.values()}
     index = pack_index((digest, len(content)) for digest, content in contents.items())
     lake_of(dataset.project).put_pack(memoryview(b"".join((*contents.values(), index))))
