@@ -48,8 +48,8 @@ _PERMISSION = re.compile(
 
 @contextlib.contextmanager
 def refusals(*ignored: int, kind: str = "object of this kind") -> Iterator[None]:
-    """Context manager that raises EngineRefused for a refusal of the API server. A refusal with an ignored
-    status ends the block without an exception."""
+    """Context manager that raises EngineRefused if the API server refuses a request in its block. A refusal with one
+    of the `ignored` HTTP statuses only ends the block. `kind`: the kind of the requested object, for the message."""
     try:
         yield
     except ApiError as error:
@@ -59,7 +59,8 @@ def refusals(*ignored: int, kind: str = "object of this kind") -> Iterator[None]
 
 @contextlib.contextmanager
 def pod_refusals(pod: str) -> Iterator[None]:
-    """Context manager that raises EngineRefused if the API server refuses a connection into this pod."""
+    """Context manager that raises EngineRefused if the API server refuses a connection into this pod: NO_SUCH_POD,
+    NOT_PERMITTED or POD_NOT_RUNNING."""
     try:
         yield
     except ApiError as error:
@@ -73,7 +74,8 @@ def pod_refusals(pod: str) -> Iterator[None]:
 
 
 def refusal_of(error: ApiError, kind: str = "object of this kind") -> EngineRefused:
-    """Return the engine's reason and message for a 4xx response. `kind`: the kind of the requested object."""
+    """Return the exception for a 4xx response: reason, message, and whether a retry may succeed. `kind`: the kind of
+    the requested object, for the message."""
     status, message = error.status, error.message
     causes, said = error.details.get("causes") or (), _words(message)
     known = _meaning_of(message, _ADMISSION)
@@ -112,7 +114,7 @@ def refusal_of(error: ApiError, kind: str = "object of this kind") -> EngineRefu
 
 
 def _meaning_of(message: str, meanings: Iterable[_Meaning]) -> EngineRefused | None:
-    """Return the first meaning whose pattern is found; None for any other message."""
+    """Return the exception of the first meaning whose pattern is in the message; None if there is none."""
     for pattern, code, sentence, is_passing in meanings:
         if match := re.search(pattern, message, re.DOTALL):
             groups = (_words(group or "it gives no reason") for group in match.groups())
@@ -131,5 +133,4 @@ def _missing_right(message: str) -> EngineRefused | None:
 
 
 def _words(text: str) -> str:
-    """Return the cluster's message on one line of bounded length."""
     return line(text, LONGEST_WORDS)

@@ -44,7 +44,8 @@ PART = ".part"
 
 
 class Entry(NamedTuple):
-    """One file of a version."""
+    """One file of a dataset version. `kind`: 0 plain, EXECUTABLE or LINK (its content is the target); `digest`:
+    SHA-256 of its content."""
 
     path: bytes
     kind: int
@@ -53,13 +54,13 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the file's content in the store."""
+        """The name of the file's content in the volume: its digest in hexadecimal, with "x" if executable."""
         return self.digest.hex() + ("x" if self.kind == EXECUTABLE else "")
 
 
 def main() -> None:
-    """Remove what is not kept and fill the tree. On failure, exit with a code that names it; the last line on
-    stderr explains it."""
+    """Remove the trees that are not kept, and fill the requested one, if any. On failure, exit with a code that names
+    it and a last line on stderr that explains it."""
     root, key = Path(os.environ[ROOT]), os.environ.get(KEY, "")
     keep = set(filter(None, os.environ.get(KEEP, "").split(",")))
     try:
@@ -77,7 +78,7 @@ def main() -> None:
 
 
 def remove_cut(root: Path) -> None:
-    """Remove manifests that a node failure left incomplete; they are downloaded again."""
+    """Remove manifests that are incomplete because the node failed; they are downloaded again."""
     for path in (root / "manifests").iterdir():
         try:
             columns_of(path.read_bytes())
@@ -86,8 +87,8 @@ def remove_cut(root: Path) -> None:
 
 
 def remove_unkept(root: Path, keep: set[str]) -> None:
-    """Remove the trees and manifests whose names are not in `keep`. If this or an interrupted earlier run removed any,
-    also remove the contents to which no manifest refers. Safe to repeat after a kill."""
+    """Remove trees and manifests whose names are not in `keep`, then contents to which no manifest refers. Safe to
+    repeat after a kill at any moment."""
     # Stays until contents are removed too: the pod may be killed at any moment.
     unfinished = root / "removing"
     for path in (root / "trees").iterdir():
@@ -109,14 +110,14 @@ def remove_unkept(root: Path, keep: set[str]) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a tree, whose directories are read-only."""
+    """Remove a tree. Its directories are read-only, so they are made writable first."""
     for folder, _, _ in os.walk(path):
         os.chmod(folder, 0o755)
     shutil.rmtree(path)
 
 
 def fill(root: Path, key: str) -> None:
-    """Make the tree of a version unless it exists; it appears complete, by rename."""
+    """Create the tree of the version `key` unless it is complete. It appears complete, by a rename."""
     tree, manifest = root / "trees" / key, root / "manifests" / key
     if is_whole(root, key):
         return
@@ -136,8 +137,8 @@ def fill(root: Path, key: str) -> None:
 
 
 def is_whole(root: Path, key: str) -> bool:
-    """Return whether a tree was filled. An empty directory does not count: the kubelet creates one to mount a
-    missing path."""
+    """Return whether the tree `key` was filled. An empty directory does not count, unless the version has no files:
+    the kubelet creates one to mount a missing path."""
     tree, manifest = root / "trees" / key, root / "manifests" / key
     if not tree.is_dir() or not manifest.exists():
         return False
@@ -147,8 +148,8 @@ def is_whole(root: Path, key: str) -> bool:
 
 
 def manifest_of(path: Path) -> list[Entry]:
-    """Return the version's files. The manifest is stored before any content, so that contents which a killed
-    pod left behind can be recognised."""
+    """Return the version's files; download the manifest to `path` if it is missing. It is stored before any content,
+    so that contents that a killed pod left behind can be recognised."""
     if not path.exists():
         with asked("") as answer:
             stored = received(answer)
@@ -161,14 +162,15 @@ def manifest_of(path: Path) -> list[Entry]:
 
 
 def columns_of(stored: bytes) -> tuple[int, int, bytes]:
-    """Return a manifest's number of files, the length of their joined paths, and its decompressed columns."""
+    """Return a stored manifest's number of files, the length of its joined paths in bytes, and its decompressed
+    columns."""
     count, joined, packed = HEAD.unpack_from(stored, len(MAGIC))
     start = len(MAGIC) + HEAD.size
     return count, joined, zlib.decompress(stored[start : start + packed])
 
 
 def hash_of(stored: bytes) -> str:
-    """Return the hash that identifies a manifest; "" if the bytes are no manifest."""
+    """Return the hash that identifies a stored manifest; "" if the bytes are no manifest."""
     if not stored.startswith(MAGIC) or len(stored) < len(MAGIC) + HEAD.size:
         return ""
     count, joined, columns = columns_of(stored)
@@ -178,7 +180,7 @@ def hash_of(stored: bytes) -> str:
 
 
 def entries_of(stored: bytes) -> list[Entry]:
-    """Return the entries of a stored manifest."""
+    """Return the files that a stored manifest lists."""
     count, joined, columns = columns_of(stored)
     paths = columns[:joined].split(b"\0") if count else []
     kinds, digests = columns[joined : joined + count], stored[len(stored) - count * DIGEST_BYTES :]
@@ -190,7 +192,7 @@ def entries_of(stored: bytes) -> list[Entry]:
 
 
 class Fill:
-    """Fetches the contents that a tree needs and counts the progress."""
+    """Downloads the contents that a tree needs, and reports the progress."""
 
     def __init__(self, root: Path, entries: list[Entry]) -> None:
         self.root, self.entries = root, entries
@@ -200,7 +202,8 @@ class Fill:
             self.users[entry.name] = self.users.get(entry.name, 0) + 1
 
     def bring(self) -> None:
-        """Fetch every missing content. Contents that a killed pod left behind are verified first."""
+        """Download every content that is missing or damaged. Contents that no complete tree uses are verified first,
+        because a killed pod may have left them."""
         seen, trusted = set(), self.trusted()
         piece: list[int] = []
         size = gaps = 0
@@ -224,17 +227,17 @@ class Fill:
         self.note(None, 0)
 
     def trusted(self) -> set[str]:
-        """Return the contents that a complete tree refers to: they have been verified and flushed."""
+        """Return the names of contents that a complete tree uses: they have been verified and flushed to the disk."""
         manifests = [path for path in (self.root / "manifests").iterdir() if is_whole(self.root, path.name)]
         return {entry.name for path in manifests for entry in entries_of(path.read_bytes())}
 
     def place(self, entry: Entry) -> Path:
-        """Return the path of a content."""
+        """Return the path at which the file's content is stored."""
         return self.root / "contents" / entry.name[:2] / entry.name[2:]
 
     def fetch(self, places: list[int]) -> None:
-        """Fetch the contents of the files at these indexes of the manifest, in the order in which the server
-        sends them."""
+        """Download the contents of the files at these ascending indexes of the manifest. The server chooses their
+        order."""
         wanted: dict[bytes, list[Entry]] = {}
         for at in places:
             wanted.setdefault(self.entries[at].digest, []).append(self.entries[at])
@@ -247,7 +250,8 @@ class Fill:
                 self.store(answer, wanted.pop(digest))
 
     def store(self, answer: IO[bytes], same: list[Entry]) -> None:
-        """Store a content from the stream under each name that it has (plain and executable)."""
+        """Store one content from the response. `same`: the files with this content, one per name that it has (plain
+        and executable)."""
         first = self.place(same[0])
         first.parent.mkdir(exist_ok=True)
         fresh = first.with_name(first.name + PART)
@@ -270,7 +274,8 @@ class Fill:
         self.note(same[0], REPORT_SECONDS)
 
     def note(self, entry: Entry | None, after_seconds: float) -> None:
-        """Count a content that is present, and report progress at most every `after_seconds`."""
+        """Count a content that is present (None: none), and print the progress unless the last report is less than
+        `after_seconds` old."""
         if entry is not None:
             self.files += self.users[entry.name]
             self.bytes += self.users[entry.name] * entry.size
@@ -281,7 +286,8 @@ class Fill:
 
 
 def make_tree(root: Path, part: Path, entries: list[Entry]) -> None:
-    """Make a new read-only tree of links to the contents."""
+    """Create the read-only tree `part` of hard links to the contents, or of copies where the file system refuses
+    links."""
     top, folders = os.fsencode(part), {b""}
     # Directories stay writable until all links are made.
     part.mkdir()
@@ -307,12 +313,12 @@ def make_tree(root: Path, part: Path, entries: list[Entry]) -> None:
 
 
 def mode_of(entry: Entry) -> int:
-    """Return the read-only mode of a file."""
+    """Return the read-only mode for a file's content."""
     return 0o555 if entry.kind == EXECUTABLE else 0o444
 
 
 def is_intact(path: Path, entry: Entry) -> bool:
-    """Return whether a file has exactly the content of an entry."""
+    """Return whether the file at `path` exists and has the content of `entry`."""
     seen = hashlib.sha256()
     try:
         with open(path, "rb") as file:
@@ -324,7 +330,7 @@ def is_intact(path: Path, entry: Entry) -> bool:
 
 
 def received(stream: IO[bytes], size: int = -1) -> bytes:
-    """Return the next bytes of a response, by default all."""
+    """Return up to `size` next bytes of a response, by default all. Exit with NOT_FETCHED if the connection breaks."""
     try:
         return stream.read(size) if size >= 0 else stream.read()
     except (OSError, http.client.HTTPException) as error:
@@ -332,7 +338,7 @@ def received(stream: IO[bytes], size: int = -1) -> bytes:
 
 
 def chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
-    """Yield the next `size` bytes of a response."""
+    """Yield the next `size` bytes of a response in chunks. Exit with NOT_FETCHED if there are fewer."""
     while size > 0:
         chunk = received(stream, min(size, CHUNK_BYTES))
         if not chunk:
@@ -342,7 +348,7 @@ def chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 def ranges_of(places: list[int]) -> str:
-    """Return ascending numbers as ranges: 0-99,105."""
+    """Return ascending numbers as ranges: [0, 1, 2, 5] -> "0-2,5"."""
     found: list[list[int]] = []
     for place in places:
         if found and place == found[-1][1] + 1:
@@ -353,8 +359,8 @@ def ranges_of(places: list[int]) -> str:
 
 
 def asked(places: str) -> IO[bytes]:
-    """Return the control plane's response: the contents at these places, or the manifest if `places` is empty.
-    Repeats the request while the control plane does not answer."""
+    """Return the control plane's response: the contents of the files at `places`, or the manifest if that is "".
+    Repeats the request for RETRY_SECONDS; then exits with NOT_FETCHED, or with MISSING if the version is gone."""
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         url = f"{os.environ[URL]}?places={places}" if places else os.environ[URL]

@@ -33,8 +33,8 @@ Report = Callable[[int, int, int], None]
 
 
 class CacheVolume:
-    """A cache volume of one project. `prepare` creates its namespace; it is called before a task runs, but not by
-    calls that only read."""
+    """A volume with caches of one project, and the pod that works on it. `prepare` creates the project's namespace;
+    it is called only before a fill."""
 
     def __init__(
         self,
@@ -49,10 +49,13 @@ class CacheVolume:
         self._pod = DataPod(client, profile.namespace_of(project), pod, "fills caches")
 
     def run(self, task: CacheTask, budget: Budget, report: Report = lambda *counts: None) -> Sequence[str]:
-        """Execute a task and return the keys of the trees that exist afterwards. Raise Blocked if the pod cannot run
-        or fails, ContentMissing if the server lacks a content, what `budget` raises, and Unreachable while the pod's
-        log cannot be read; a repeat continues with the same pod. A task that only removes trees makes no namespace and
-        no claim: without the claim, and without its volume, there is nothing to remove."""
+        """Run a task in the pod and return the keys of the trees that exist afterwards.
+
+        Raise Blocked if the pod cannot run or fails, ContentMissing if the server lacks a content, what `budget`
+        raises, and Unreachable while the pod's log cannot be read; a repeat continues with the same pod. A task that
+        only removes trees creates no namespace and no claim: without the claim, or its volume, there is nothing to
+        remove.
+        """
         if task.key:
             self._prepare()
             self._require_claim()
@@ -73,27 +76,28 @@ class CacheVolume:
         return keys
 
     def trouble(self) -> str:
-        """Return the problem of the claim, a code of storage.claims; "" for none. Raises Blocked if the cluster
-        refuses the request."""
+        """Return what is wrong with the claim, a code of storage.claims; "" if nothing is. Raise Blocked if the
+        cluster refuses the request."""
         found = self._pod.claim(self._claim.name)
         return CLAIM_DELETED if found is None else trouble_of(found)
 
     def delete(self) -> None:
-        """Delete the claim with all that is on it, unless it is gone. Raises Blocked if the cluster refuses the
-        request."""
+        """Delete the claim with all caches on it; does nothing if it is gone. Raise Blocked if the cluster refuses
+        the request."""
         self._pod.remove()
         self._pod.delete_claim(self._claim.name)
 
     def _require_claim(self) -> None:
-        """Create the claim if it is missing. Raise Blocked if its volume is lost: no pod would start."""
+        """Create the claim if it is missing. Raise Blocked if the cluster lost its volume, because no pod would
+        start."""
         is_new = self._pod.create(data_pod_objects.cache_claim(self._project, self._profile, self._claim))
         if not is_new and self.trouble() == CLAIM_LOST:
             words = f"The cluster lost its PersistentVolume. Delete the claim {self._claim.name}; it is made again."
             raise Blocked(CLAIM_LOST, words)
 
     def _start(self, task: CacheTask) -> None:
-        """Create the pod, or find the existing one of this task. Raise Blocked while another task uses the
-        volume."""
+        """Create the pod for this task, or find the one that an earlier call for this task created. Raise Blocked
+        while another task uses the volume."""
         if self._pod.create(data_pod_objects.cache_pod(self._project, self._profile, self._claim, task)):
             return
         found = self._pod.found()

@@ -35,7 +35,8 @@ def main() -> None:
 
 
 def opened(root: str, path: bytes, flags: int) -> int:
-    """Return a descriptor of a path below the root."""
+    """Return a file descriptor of `path` below `root`, opened with `flags`. Exit with MISSING if a component is a
+    link, "." or "..". Raise OSError if there is no such path."""
     steps = [step for step in path.split(b"/") if step]
     if any(step in (b".", b"..") for step in steps):
         leave(MISSING, "There is no such path in the volume.")
@@ -50,7 +51,7 @@ def opened(root: str, path: bytes, flags: int) -> int:
 
 
 def show(descriptor: int, after: bytes, limit: int) -> None:
-    """Print the entries in the order of their names, and whether there are more."""
+    """Print up to `limit` entries of a directory whose names follow `after`, sorted, and whether there are more."""
     names = sorted(name for name in map(os.fsencode, os.listdir(descriptor)) if name > after)
     for name in names[:limit]:
         try:
@@ -65,7 +66,8 @@ def show(descriptor: int, after: bytes, limit: int) -> None:
 
 
 def send(descriptor: int, limit: int) -> None:
-    """Print a file's content in pieces, at most `limit` bytes."""
+    """Print a file's content in pieces. Exit with MISSING if it is no regular file, TOO_LARGE if it has more than
+    `limit` bytes."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         leave(MISSING, "This is not a file.")

@@ -35,15 +35,15 @@ _REASONS = {claim_list.MISSING: "", claim_list.TOO_LARGE: "too_large", claim_lis
 
 
 class ClaimReader:
-    """Reads files of a project's volumes in one cluster."""
+    """Reads files of one project's volumes, by short-lived pods."""
 
     def __init__(self, client: Client, project: str, profile: ClusterProfile) -> None:
         self._client, self._project, self._profile = client, project, profile
 
     def read(self, task: ReadTask, budget: Budget) -> tuple[list[Child], bytes, bool]:
-        """Return the entries of a directory, the content of a file, and whether a directory has more entries. Raise
-        ContentMissing if the path does not exist, Blocked if the pod cannot run or the path cannot be read,
-        Unreachable if the cluster does not answer, and what `budget` raises."""
+        """Return (entries of a directory, content of a file, whether the directory has more entries); only what
+        `task` asks for is not empty. Raise ContentMissing if the path does not exist, Blocked if the pod cannot run
+        or the path cannot be read, Unreachable if the cluster does not answer, and what `budget` raises."""
         name, namespace = f"trainyard-reader-{task.name}", self._profile.namespace_of(self._project)
         pod = DataPod(self._client, namespace, name, "reads files of volumes")
         pod.remove_older(LEFT_SECONDS, selector({names.DATA_OF: self._profile.installation, **LABELS}))
@@ -59,8 +59,8 @@ class ClaimReader:
 
 
 def _node_for(claim: Raw | None, pod: DataPod) -> str:
-    """Return the node where the pod must run: the one whose pods use a claim that only one node at a time can
-    mount; "" for any node. Raise Blocked, or ContentMissing, for a claim that is not bound to a volume."""
+    """Return the node on which the pod must run: that of the pods that use a claim which only one node can mount; ""
+    for any node. Raise ContentMissing without a claim, Blocked for one that is not bound to a volume."""
     if claim is None:
         raise ContentMissing("The volume is not in the cluster.")
     phase = (claim.get("status") or {}).get("phase") or "Pending"
@@ -102,7 +102,8 @@ def _pod(name: str, project: str, profile: ClusterProfile, task: ReadTask, node:
 
 
 def _parsed(lines: Iterable[Mapping[str, Any]]) -> tuple[list[Child], bytes, bool]:
-    """Return the entries, the content and whether there is more. Raise Blocked for a log without its last line."""
+    """Return (entries, content, whether there is more) from the pod's output. Raise Blocked if its last line is
+    missing."""
     children, content = [], bytearray()
     for said in lines:
         if "entry" in said:

@@ -46,8 +46,8 @@ SILENCE_SECONDS = 150.0
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A snapshot: our pods by name, all other pods that hold resources on nodes, and nodes by name. `hosts`: the
-    nodes, including those that disappeared a short time ago."""
+    """A snapshot of a cluster: our pods by name, all other pods that hold resources of nodes, and nodes by name.
+    `hosts`: the nodes and those that disappeared at most NODE_GONE_SECONDS ago."""
 
     ours: Mapping[str, Raw]
     others: tuple[Raw, ...]
@@ -56,8 +56,8 @@ class Cluster:
 
 
 class Watching:
-    """A cache of pods and nodes. Thread-safe. `profile` decides which pods are ours; `on_change` receives the
-    names of those that changed."""
+    """A cache of the cluster's pods and nodes. Thread-safe. `profile` decides which pods are ours; `on_change` is
+    called with the names of our pods that changed."""
 
     def __init__(
         self, client: Client, profile: ClusterProfile, on_change: Callable[[set[str]], None]
@@ -95,42 +95,43 @@ class Watching:
         return Cluster(ours, tuple(others), nodes, hosts)
 
     def nodes(self) -> Mapping[str, Raw]:
-        """Return nodes by name. Raises EngineUnreachable."""
+        """Return nodes by name. Raise EngineUnreachable if the cache is incomplete or outdated."""
         self._require_fresh()
         return self._nodes.items()
 
     def host_of(self, raw: Raw) -> Mapping[str, Raw]:
-        """Return the pod's node by name, from `hosts` of a snapshot; empty if the node is gone."""
+        """Return {name: node} for the pod's node, as in `Cluster.hosts`; {} if the pod has none or it is gone."""
         name = raw["spec"].get("nodeName", "")
         hosts = self._absences.hosts(self._nodes.items(), (name,))
         return {name: hosts[name]} if name in hosts else {}
 
     def has_looked(self) -> bool:
-        """Return whether the first list of pods is complete; start the watches if needed."""
+        """Return whether the first list of pods is complete. Starts the watches if necessary; does not wait."""
         self._start()
         return self._pods.wait_synced(0)
 
     def last_nodes(self) -> Mapping[str, Raw]:
-        """Return the last known nodes by name, even if outdated."""
+        """Return the last known nodes by name, even if outdated; {} before the first list."""
         return self._nodes.items()
 
     def pod(self, name: str) -> Raw | None:
-        """Return one of our pods, or None. Raises EngineUnreachable."""
+        """Return one of our pods, None if there is none. Raise EngineUnreachable if the cache is incomplete or
+        outdated."""
         self._require_fresh()
         return self.last_seen(name)
 
     def last_seen(self, name: str) -> Raw | None:
-        """Return the last known state of one of our pods, even if outdated. An unplaced pod of an MPIJob is
-        found by its key from `names.operated`."""
+        """Return the last known state of one of our pods, even if outdated; None if there is none. An MPIJob's pod
+        without its final name is found by the key of `names.operated`."""
         raw: Raw | None = self._pods.get(self._keys.get(name, ""))
         return None if raw is None or raw["metadata"]["uid"] in self._hidden else raw
 
     def observe(self, raw: Raw) -> None:
-        """Store the pod that a request of ours returned, before the watch delivers it."""
+        """Store a pod as a request of ours returned it, so that it is visible before the watch delivers it."""
         self._pods.observe(raw)
 
     def hide(self, raw: Raw) -> None:
-        """Hide a pod that we removed until the watch reports its deletion."""
+        """Leave a pod that we removed out of all results, until the watch reports its deletion."""
         with self._changed:
             # Cleaned up only when it is large: leftover uids do no harm, since a uid is never used again.
             if len(self._hidden) > 1000:
@@ -140,7 +141,8 @@ class Watching:
             self._hidden |= {raw["metadata"]["uid"]}
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
-        """Block until something has changed since the last call; return False after the timeout."""
+        """Block until something has changed since the last call, and return True; False after the timeout. Starts the
+        watches if necessary."""
         self._start()
         with self._changed:
             has_changed = self._changed.wait_for(lambda: self._changes != self._noticed, timeout_seconds)
@@ -158,7 +160,7 @@ class Watching:
         self._nodes.close()
 
     def _start(self) -> float:
-        """Start the watches unless they run. Return when they were started (monotonic clock)."""
+        """Start the watches unless they run. Return when they were started, by time.monotonic()."""
         started_at = self._nodes.start()
         self._pods.start()
         return started_at
@@ -186,8 +188,8 @@ class Watching:
         self._on_change(news)
 
     def _trim_pod(self, raw: Raw) -> Raw | None:
-        """Drop the unused fields of our pods; of other pods keep only the resources that they hold. Return None
-        for a pod that holds none."""
+        """Return what to store of a pod: our pods without unused fields, of others only the resources that they hold;
+        None for a pod that holds none."""
         if self._profile.is_our_pod(raw):
             raw["metadata"].pop("managedFields", None)
             name = names.operated_by(raw) if names.is_unplaced(raw) else names.pod_name(raw)
@@ -221,8 +223,8 @@ class Absences:
         self._since: dict[str, float] = {}
 
     def hosts(self, nodes: Mapping[str, Raw], wanted: Iterable[str]) -> Mapping[str, Raw]:
-        """Return `nodes`, plus those of `wanted` that have been missing for a short time only; the latter appear as
-        nodes that do not respond."""
+        """Return `nodes`, plus those of `wanted` that have been missing for at most NODE_GONE_SECONDS; these appear
+        as nodes that do not respond."""
         now, missing = self._clock(), {name for name in wanted if name and name not in nodes}
         with self._lock:
             self._since = {name: since for name, since in self._since.items() if name not in nodes}
@@ -238,8 +240,8 @@ Known: TypeAlias = dict[str, tuple[Raw, Raw, PodReport]]
 
 
 class KnownReports:
-    """A cache of pod reports; a report is rebuilt only if its pod or node may have changed. `nodes` and `now`: see
-    `reports.pod_report`."""
+    """A cache of pod reports. A report is rebuilt only if its pod or its node may have changed. `nodes` and `now`: as
+    for `reports.pod_report`."""
 
     def __init__(self) -> None:
         self._known: Known = {}
@@ -247,12 +249,12 @@ class KnownReports:
         self._unreadable: dict[str, str] = {}
 
     def of(self, pods: Iterable[Raw], nodes: Mapping[str, Raw], now: datetime) -> tuple[PodReport, ...]:
-        """Return the reports of these pods, and drop all others from the cache."""
+        """Return the reports of these pods in their order, and drop all others from the cache."""
         earlier, self._known = self._known, {}
         return tuple(self._report(pod, earlier, nodes, now) for pod in pods)
 
     def one(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-        """Return the report of one pod."""
+        """Return the report of one pod; others stay cached."""
         return self._report(pod, self._known, nodes, now)
 
     def _report(self, pod: Raw, known: Known, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
@@ -267,7 +269,8 @@ class KnownReports:
         return report
 
     def _built(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-        """Build the report of one pod. For an unreadable pod the report says so; other pods are not affected."""
+        """Return a new report of one pod. If its object cannot be interpreted, the report states that, so that other
+        pods are not affected."""
         try:
             return pod_report(pod, nodes, now)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -286,8 +289,8 @@ def _held(container: Raw) -> Raw:
 
 
 def _trim_node(raw: Raw) -> Raw:
-    """Drop unused fields, and fields that only renew a heartbeat: five hundred nodes send dozens of those per
-    second, and they must not count as changes."""
+    """Return a node without unused fields, and without those that only renew a heartbeat: with 500 nodes dozens of
+    these change per second."""
     status = without(raw.get("status", {}), "images")
     status["conditions"] = [without(one, "lastHeartbeatTime") for one in status.get("conditions") or ()]
     return {**raw, "metadata": without(raw["metadata"], "managedFields", "resourceVersion"), "status": status}

@@ -22,8 +22,8 @@ _REASONS = {
 
 
 def init_containers(spec: PodSpec, main: Mapping[str, Any], code_image: str) -> list[dict[str, Any]]:
-    """Return the init containers of a pod, in order; `main` is the pod's own container, `code_image` an image with
-    python3, "" for the job's own."""
+    """Return the init containers of a pod, in order; [] for most. `main`: the pod's own container; `code_image`: an
+    image with python3, "" for the job's own."""
     found = []
     if spec.code is not None:
         variables = {
@@ -55,8 +55,8 @@ def _step(
 
 
 def failure(status: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return reason and sentence if the status of an init container explains why there is no code; None for any
-    other status."""
+    """Return (reason, message) if this status of an init container shows that the code could not be delivered; None
+    for any other."""
     ended = (status.get("state") or {}).get("terminated") or {}
     if status.get("name") != CONTAINER or not ended.get("exitCode"):
         return None

@@ -28,7 +28,8 @@ RETRY_SECONDS, ANSWER_SECONDS, PAUSE_SECONDS = 300, 60, 2
 
 
 def main() -> None:
-    """Fetch with retries. On failure, exit with a code that names it; the last line on stderr explains it."""
+    """Download and write the code, with retries for RETRY_SECONDS. On failure, exit with a code that names it and a
+    last line on stderr that explains it."""
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
@@ -48,7 +49,8 @@ def main() -> None:
 
 
 def fetch(url: str, token: str, tree: str, target: Path) -> None:
-    """Download once. Raise ValueError if the files do not have the tree's hash, and network errors."""
+    """Download the code once and write it to `target`. Raise ValueError if it does not have the hash `tree` or `url`
+    is not HTTP, OSError and TarError if the download or the archive fails."""
     # Checked, because urllib would also open file: and ftp: URLs.
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an http address")
@@ -72,7 +74,7 @@ def fetch(url: str, token: str, tree: str, target: Path) -> None:
 
 
 class Counted:
-    """The size in bytes and the hash of a file, as its pieces come."""
+    """The size in bytes and the SHA-256 of a file, updated by each piece of its content."""
 
     def __init__(self) -> None:
         self.size, self.hashed = 0, hashlib.sha256()

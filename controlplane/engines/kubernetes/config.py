@@ -47,7 +47,7 @@ DEFAULT_POOL = "default"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The properties of a cluster's scheduler that pure code needs; its actions are the hooks of scheduler.py."""
+    """What pure code must know of a cluster's scheduler; scheduler.py has its actions."""
 
     # It binds pods that were created without a node, and holds projects to their bounds.
     places_pods: bool = False
@@ -69,9 +69,9 @@ PLACEMENTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterProfile(Settings):
-    """How objects must be rendered for one cluster: its settings, and our identity in it. `installation` separates
-    our objects from those of another control plane on the same cluster. `scheduler` decides where pods run: "planner"
-    (ours) or "kai". `has_mpi_operator` is the result of the last cluster check."""
+    """How objects are rendered for one cluster: its settings, and our identity in it. `installation` separates our
+    objects from those of another control plane. `scheduler`: "planner" (ours) or "kai". `has_mpi_operator`: by the
+    last preflight."""
 
     installation: str = "trainyard"
     scheduler: str = PLANNER
@@ -83,19 +83,19 @@ class ClusterProfile(Settings):
 
     @property
     def gives_to_mpi_operator(self) -> bool:
-        """Return whether mpi jobs become MPIJobs. Without a setting: if the operator is installed and jobs have
-        no persistent working directory to lose."""
+        """Return whether MPI jobs become MPIJobs of the operator. By default they do if it is installed and jobs have
+        no persistent working directory, which they would lose."""
         if self.mpi_operator is not None:
             return self.mpi_operator
         return self.has_mpi_operator and not self.work_storage_class
 
     def namespace_of(self, project: str) -> str:
-        """Return the name of a project's namespace. Project names have at most 50 characters and prefixes at most 12,
-        so it is a valid name."""
+        """Return the name of a project's namespace. It is valid, because project names have at most 50 characters and
+        prefixes at most 12."""
         return self.namespace_prefix + project
 
     def metadata(self, name: str, project: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Return the metadata of an object in the project's namespace, by default with the project's labels."""
+        """Return the metadata of an object in the project's namespace. `labels` None: the project's own."""
         labels = names.labels(self.installation, project) if labels is None else labels
         return {"name": name, "namespace": self.namespace_of(project), "labels": {**labels}}
 
@@ -103,13 +103,13 @@ class ClusterProfile(Settings):
         return names.made_by(raw) == self.installation
 
     def is_our_pod(self, raw: Mapping[str, Any]) -> bool:
-        """Return whether a pod is ours: it has our label and is in its project's namespace. The label alone
-        proves nothing, since users of other namespaces may set any label."""
+        """Return whether a pod is ours: it has our label and is in its project's namespace. The label alone is no
+        proof, because users of other namespaces may set any label."""
         project = (raw["metadata"].get("labels") or {}).get(names.PROJECT, "")
         return self.has_made(raw) and raw["metadata"].get("namespace") == self.namespace_of(project)
 
     def check_extra_resources(self, wanted: Iterable[str]) -> None:
-        """Raise EngineRefused(NOT_SUPPORTED) for extra resources that jobs may not request."""
+        """Raise EngineRefused(NOT_SUPPORTED) if jobs may not request one of these resources."""
         refused = [resource for resource in wanted if not self.may_ask_for(resource)]
         if refused:
             raise EngineRefused(
@@ -119,8 +119,8 @@ class ClusterProfile(Settings):
             )
 
     def may_ask_for(self, resource: str) -> bool:
-        """Return whether jobs may request this resource. GPUs are refused under every other name, shared
-        (nvidia.com/gpu.shared) or partitioned (nvidia.com/mig-1g.10gb); so are processors and memory."""
+        """Return whether jobs may request this extended resource: the setting allows it, and it is no GPU, shared
+        (nvidia.com/gpu.shared) or partitioned (nvidia.com/mig-1g.10gb), nor CPU or memory."""
         vendor, _, _ = self.gpu_resource.rpartition("/")
         is_gpu = resource == self.gpu_resource or resource.startswith(
             (f"{self.gpu_resource}.", f"{self.gpu_resource}-", f"{vendor}/mig-")
@@ -130,18 +130,19 @@ class ClusterProfile(Settings):
         return not (is_gpu or is_own_field) and resource.startswith(self.extra_resources)
 
     def priority_class(self, is_preemptible: bool) -> str:
-        """Return the PriorityClass of preemptible or non-preemptible pods."""
+        """Return the name of our PriorityClass for preemptible or non-preemptible pods."""
         return f"{self.installation}-{'preemptible' if is_preemptible else 'guaranteed'}"
 
     def pool_of(self, node_labels: Mapping[str, str]) -> str:
-        """Return the name of a node's pool from its labels, converted to the form of pool names: lower-case
-        letters, digits and hyphens, at most 50."""
+        """Return the name of a node's pool, from the first pool label that it has: lower-case letters, digits and
+        hyphens, at most 50; DEFAULT_POOL without such a label."""
         keys = (self.pool_label,) if self.pool_label else POOL_LABELS
         raw = next((node_labels[key] for key in keys if node_labels.get(key)), DEFAULT_POOL)
         return re.sub(r"[^a-z0-9]+", "-", raw.lower())[:50].strip("-") or DEFAULT_POOL
 
     def pool_terms(self, pools: tuple[str, ...]) -> list[list[dict[str, Any]]]:
-        """Return node selector terms for pools that are named like their labels; a node must match one of them."""
+        """Return node selector terms for these pools, of which a node must match one. Pools must be named like their
+        labels' values."""
         keys = (self.pool_label,) if self.pool_label else POOL_LABELS
         named = [pool for pool in pools if pool != DEFAULT_POOL]
         terms: list[list[dict[str, Any]]] = []
@@ -156,8 +157,8 @@ class ClusterProfile(Settings):
 
 
 def profile_from(settings: Mapping[str, Any]) -> ClusterProfile:
-    """Return the profile from a cluster's settings, which also contain `credentials` and our identity. Raise
-    SettingsInvalid (a ValueError)."""
+    """Return the profile of a cluster with these settings, which may also contain credentials and our identity. Raise
+    SettingsInvalid (a ValueError) for an invalid one."""
     knobs = parse_settings({name: value for name, value in settings.items() if name in KNOBS})
     identity = ("installation", "scheduler", "has_mpi_operator")
     return ClusterProfile(**knobs, **{name: settings[name] for name in identity if settings.get(name)})

@@ -19,12 +19,12 @@ CACHE_POD, CACHE_TASK, CACHE_ROOT = "trainyard-cache-filler", "trainyard.io/cach
 
 
 def cache_pod_name(claim: str) -> str:
-    """Return the name of the pod that works on a claim of caches."""
+    """Return the name of the pod that works on the caches of a claim; one per claim."""
     return CACHE_POD + claim.removeprefix(CACHE_CLAIM)
 
 
 def cache_claim(project: str, profile: ClusterProfile, claim: CacheClaim) -> dict[str, Any]:
-    """Return the claim of a volume that holds caches of a project."""
+    """Return the PersistentVolumeClaim of a volume for caches of a project."""
     metadata = _metadata(claim.name, project, profile)
     storage_class = claim.storage_class or profile.cache_storage_class
     size = str(claim.size_bytes) if claim.size_bytes else profile.cache_size
@@ -32,8 +32,8 @@ def cache_claim(project: str, profile: ClusterProfile, claim: CacheClaim) -> dic
 
 
 def cache_pod(project: str, profile: ClusterProfile, claim: CacheClaim, task: CacheTask) -> dict[str, Any]:
-    """Return the pod of a task. Its name, fixed for the claim, is the lock of the volume: at most one such pod works
-    on it."""
+    """Return the pod of a task. Its name depends on the claim only, so that at most one such pod works on the
+    volume."""
     env = {
         cache_fill.ROOT: CACHE_ROOT,
         cache_fill.KEY: task.key,
@@ -70,9 +70,9 @@ def pod(
     node: str = "",
     among: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return a pod that mounts the claim at `root`, with the image for python3 from the cluster's settings.
-    `seconds`: its longest run time, None: unlimited. `node`: the node whose pods already use the claim; "" leaves the
-    choice to the cluster's scheduler, `among` these nodes if there are any."""
+    """Return a pod that mounts the claim at `root` and runs `command` with the cluster's image for python3.
+    `seconds`: its longest run time, None: unlimited. `node`: the node on which it must run; "" leaves the choice to
+    the cluster's scheduler, `among` these nodes if any are given."""
     container = {
         "name": names.MAIN_CONTAINER,
         "image": profile.images.get(profile.code_image) or profile.code_image or profile.default_image,
@@ -109,6 +109,7 @@ def pod(
 
 
 def _metadata(name: str, project: str, profile: ClusterProfile, **more: str) -> dict[str, Any]:
-    """Return metadata without the label of the installation, which marks pods of jobs."""
+    """Return metadata without our label of jobs' pods, so that the engine does not report this object as a pod of a
+    job."""
     labels = {names.MANAGED_BY: FIELD_MANAGER, names.PROJECT: project, names.DATA_OF: profile.installation}
     return profile.metadata(name, project, {**labels, **more})

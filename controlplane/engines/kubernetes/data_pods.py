@@ -29,7 +29,8 @@ UNREAD_SECONDS = 60.0
 
 
 class DataPod:
-    """One pod that works on claims, by its name. `work`: what it does, for messages, such as "fills caches"."""
+    """One pod that works on claims for the control plane. `work`: what it does, for messages, such as "fills
+    caches"."""
 
     def __init__(self, client: Client, namespace: str, name: str, work: str) -> None:
         self._client, self._name, self._work = client, name, work
@@ -38,7 +39,8 @@ class DataPod:
         self.path = f"{self._pods}/{name}"
 
     def create(self, body: Mapping[str, Any]) -> bool:
-        """Create an object in the namespace; return False if it already exists. Raise Blocked."""
+        """Create an object in the cluster; return False if it exists already. Raise Blocked if the cluster refuses
+        it."""
         try:
             self._client.create(names.list_path(body["kind"], body["metadata"]["namespace"]), body)
         except ApiError as error:
@@ -49,16 +51,17 @@ class DataPod:
         return True
 
     def found(self) -> Raw | None:
-        """Return the pod's object from the cluster, None if there is none. Raise Blocked if the cluster refuses the
-        request."""
+        """Return the pod's object, None if there is none. Raise Blocked if the cluster refuses the request."""
         return self._read(self.path)
 
     def claim(self, name: str) -> Raw | None:
-        """Return a claim of the pod's namespace; None if absent. Raise Blocked."""
+        """Return a claim in the pod's namespace, None if there is none. Raise Blocked if the cluster refuses the
+        request."""
         return self._read(f"{self._claims}/{name}")
 
     def delete_claim(self, name: str) -> None:
-        """Delete a claim of the pod's namespace, unless it is gone. Raise Blocked."""
+        """Delete a claim in the pod's namespace; does nothing if it is gone. Raise Blocked if the cluster refuses the
+        request."""
         try:
             self._client.delete(f"{self._claims}/{name}")
         except ApiError as error:
@@ -71,20 +74,22 @@ class DataPod:
             raise _refused(error) from error
 
     def others(self, **selectors: str) -> Sequence[Raw]:
-        """Return the other pods of the namespace. `selectors`: labelSelector, fieldSelector. Raise Blocked."""
+        """Return the other pods of the namespace. `selectors`: labelSelector, fieldSelector. Raise Blocked if the
+        cluster refuses the request."""
         found = self._read(self._pods, selectors) or {"items": []}
         return [pod for pod in found["items"] if pod["metadata"]["name"] != self._name]
 
     def remove_older(self, seconds: float, label_selector: str) -> None:
-        """Delete other matching pods that are older than `seconds`: their callers died or could not delete
-        them. Raise Blocked."""
+        """Delete other pods that match and are older than `seconds`, because their callers died before they deleted
+        them. Raise Blocked if the cluster refuses to list them."""
         for pod in self.others(labelSelector=label_selector):
             made_at = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
             if (self._client.server_time() - made_at).total_seconds() > seconds:
                 self._delete(f"{self._pods}/{pod['metadata']['name']}")
 
     def started(self, budget: Budget, seconds: float = START_SECONDS) -> Raw:
-        """Wait until the pod runs or has ended, and return it. Raise Blocked and what `budget` raises."""
+        """Block until the pod runs or has ended, and return it. Raise Blocked if it was deleted or does not start
+        within `seconds`, and what `budget` raises."""
         deadline = time.monotonic() + seconds
         while True:
             budget.check()
@@ -99,7 +104,7 @@ class DataPod:
             self.wait(pod)
 
     def wait(self, pod: Raw) -> None:
-        """Block until the pod changes, at most for WATCH_SECONDS."""
+        """Block until the pod changes, at most WATCH_SECONDS. Does not raise if the cluster does not answer."""
         query = {
             "watch": "true",
             "fieldSelector": f"metadata.name={self._name}",
@@ -115,8 +120,8 @@ class DataPod:
             return
 
     def remove(self) -> None:
-        """Delete the pod. If that fails now, a later task of the same name finds it, and a reader of volumes
-        deletes old ones of its kind (`remove_older`)."""
+        """Delete the pod. A failure is ignored: a later task of this name finds the pod, and `remove_older` deletes
+        old ones."""
         self._delete(self.path)
 
     def _delete(self, path: str) -> None:
@@ -130,9 +135,12 @@ class DataPod:
         self, budget: Budget, reasons: Mapping[int, str], otherwise: str, *, is_passing: bool, seconds: float
     ) -> Iterator[Mapping[str, Any]]:
         """Yield the JSON objects that the pod's program prints, until it has ended; {} for any other line. `seconds`:
-        the longest time until it starts. Raise Blocked with the reason that `reasons` has for the program's exit code,
-        or `otherwise`; ContentMissing for a code with the reason ""; ApiError or Unreachable if the log of the ended
-        pod cannot be read; and what `budget` raises."""
+        the longest time until it starts.
+
+        Raise Blocked with the reason that `reasons` has for the program's exit code, or `otherwise`; ContentMissing
+        for a code with the reason ""; ApiError or Unreachable if the log of the ended pod cannot be read; and what
+        `budget` raises. `is_passing`: whether the exit code's failure may pass.
+        """
         seen, read_at = 0, time.monotonic()
         query = {"container": names.MAIN_CONTAINER, "follow": "true"}
         while True:
@@ -166,7 +174,7 @@ class DataPod:
             self.wait(pod)
 
     def require_python(self, ended: Raw) -> None:
-        """Raise Blocked if the container ended because its image lacks python3."""
+        """Raise Blocked if the container failed because its image lacks python3. `ended`: from `end_of`."""
         if hint := without_python(ended, self._work):
             raise Blocked("no_python", line(f"{hint} {last_line(ended)}"), is_passing=False)
 
@@ -186,12 +194,13 @@ def _refused(error: ApiError) -> Blocked:
 
 
 def phase_of(pod: Raw) -> str:
-    """Return Pending, Running, Succeeded or Failed."""
+    """Return the pod's phase: Pending, Running, Succeeded or Failed."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
 def end_of(pod: Raw) -> Raw | None:
-    """Return exit code, reason and message of the pod's container; None while it runs."""
+    """Return the `terminated` state of the pod's container (`exitCode`, `reason`, `message`); None while it has not
+    ended."""
     found: Raw | None = (main_status(pod).get("state") or {}).get("terminated")
     if found is None and phase_of(pod) == "Failed":
         return {"exitCode": 1, "message": (pod.get("status") or {}).get("message") or "It was evicted."}
@@ -207,7 +216,7 @@ def _parsed(text: bytes) -> Mapping[str, Any]:
 
 
 def _waits(pod: Raw) -> str:
-    """Return the cluster's explanation of why a pod has not started."""
+    """Return why a pod has not started, in the cluster's words."""
     waiting = (main_status(pod).get("state") or {}).get("waiting") or {}
     conditions = (pod.get("status") or {}).get("conditions") or ()
     refused = (one["message"] for one in conditions if one.get("status") == "False" and one.get("message"))

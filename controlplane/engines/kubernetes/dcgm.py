@@ -32,8 +32,8 @@ Get = Callable[[str, Mapping[str, str]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A running pod of ours: its node, and the device places that it holds there. `pod`: its namespace and name in the
-    cluster, which differs from `pod_name` if an operator named it."""
+    """A running pod of ours, and the device places that it holds on its node. `pod`: (namespace, name) in the
+    cluster, where an operator may have named it."""
 
     pod_name: str
     pod: tuple[str, str]
@@ -43,7 +43,8 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The measurements of one physical GPU, None if not measured. `utilization`: 0 to 1; `pod`: (namespace, name)."""
+    """The measurements of one physical GPU; None: not measured. `utilization`: 0 to 1; `pod`: (namespace, name) of
+    the pod that uses it; `order`: by which the GPUs of a node are sorted."""
 
     node: str
     order: tuple[int, str]
@@ -53,7 +54,8 @@ class Gpu:
 
 
 def read_gpus(get: Get) -> tuple[Gpu, ...]:
-    """Query Prometheus once for all metrics. Raise EngineUnreachable, also for an unreadable response."""
+    """Return all GPUs that Prometheus reports, by one query. Raise EngineUnreachable if it does not answer or its
+    response cannot be interpreted."""
     answer = get("/api/v1/query", {"query": QUERY})
     try:
         series = [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
@@ -65,7 +67,7 @@ def read_gpus(get: Get) -> tuple[Gpu, ...]:
 def usage_of(
     nodes: Sequence[NodeReport], holdings: Iterable[Holding], gpus: Iterable[Gpu]
 ) -> tuple[UsageReport, ...]:
-    """Return one report per device place, in node and device order; unmeasured values are None."""
+    """Return one report per device place, in the order of nodes and devices. What was not measured is None."""
     by_node: dict[str, list[Gpu]] = defaultdict(list)
     for gpu in sorted(gpus, key=lambda gpu: gpu.order):
         by_node[gpu.node].append(gpu)
@@ -88,7 +90,8 @@ def _node_usage(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gp
 
 
 def _places(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gpu]) -> dict[int, Gpu]:
-    """Assign each GPU to a place of the pod that uses it; GPUs that no pod of ours uses get the remaining places."""
+    """Return the physical GPU of each device place, as far as known. A pod's GPUs get its places; the remaining GPUs
+    get the remaining places."""
     placed: dict[int, Gpu] = {}
     rest = list(gpus)
     for holding in holdings:
@@ -105,8 +108,7 @@ def _places(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gpu]) 
 
 
 def _pod_usage(holding: Holding, placed: Mapping[int, Gpu]) -> PodUsage:
-    """Return a pod's usage: the mean utilisation of its devices weighted by share, and its part of their
-    memory."""
+    """Return a pod's usage: the mean utilisation of its devices weighted by share, and its share of their memory."""
     known = [(placed[share.index], share.milli_gpus) for share in holding.devices if share.index in placed]
     measured = [(gpu.utilization, milli) for gpu, milli in known if gpu.utilization is not None]
     held = sum(milli for _, milli in measured)
@@ -116,7 +118,7 @@ def _pod_usage(holding: Holding, placed: Mapping[int, Gpu]) -> PodUsage:
 
 
 def _gpus(series: Sequence[tuple[Mapping[str, str], float]]) -> tuple[Gpu, ...]:
-    """Collect the measurements of each GPU. A shared GPU has a series per pod; the first series that names a pod
+    """Return the GPUs with their measurements. A shared GPU has a series for each pod; the first one that names a pod
     counts."""
     figures: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     labels: dict[tuple[str, str], Mapping[str, str]] = {}
@@ -144,8 +146,8 @@ def _gpu(labels: Mapping[str, str], figures: Mapping[str, float]) -> Gpu:
 
 
 def _pod(labels: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the pod that uses the GPU. A `pod` label without "exported_" prefix names the exporter itself, unless
-    a container that uses the GPU is named with it."""
+    """Return (namespace, name) of the pod that uses the GPU, None if none does. A `pod` label without the prefix
+    "exported_" names the exporter itself, unless there is a `container` label too."""
     is_user = bool(labels.get("exported_pod") or (labels.get("pod") and labels.get("container")))
     return (_first(labels, NAMESPACE_LABELS), _first(labels, POD_LABELS)) if is_user else None
 

@@ -14,14 +14,13 @@ DIRECTORY = "/run/trainyard/elastic"
 
 
 def has_membership(spec: PodSpec, profile: ClusterProfile) -> bool:
-    """Return whether the set of the attempt's pods may change. It never does where the cluster's scheduler places
-    pods, because it places whole gangs."""
+    """Return whether the set of the attempt's pods may change while it runs. It never does where the cluster's own
+    scheduler places pods, because that places whole gangs."""
     return spec.is_elastic and not profile.placement.places_pods
 
 
 def environment(spec: PodSpec, profile: ClusterProfile) -> dict[str, dict[str, Any]]:
-    """Return the variables with the directory of the membership file and the pod's address, by name: `value` or
-    `valueFrom` of an EnvVar; {} for pods of other jobs."""
+    """Return the variables for an elastic pod, by name: `value` or `valueFrom` of an EnvVar; {} for other pods."""
     if not has_membership(spec, profile):
         return {}
     return {
@@ -31,11 +30,13 @@ def environment(spec: PodSpec, profile: ClusterProfile) -> dict[str, dict[str, A
 
 
 def volumes(spec: PodSpec, profile: ClusterProfile) -> Volumes:
-    """Return the volume with the membership file; {} for pods of other jobs."""
+    """Return the volume for an elastic pod's membership file, by name: its mount and its definition; {} for other
+    pods."""
     place = {"mountPath": DIRECTORY}
     return {"elastic": (place, {"emptyDir": {}})} if has_membership(spec, profile) else {}
 
 
 def agent_command() -> tuple[str, ...]:
-    """Return the command of member_agent.py, which an exec runs in the pod in addition to its program."""
+    """Return the command that the engine runs by exec beside an elastic pod's program, to exchange membership
+    (member_agent.py)."""
     return (*python(member_agent), DIRECTORY)

@@ -53,12 +53,13 @@ FIND_SECONDS = 2.0
 
 
 def open_cluster(settings: Mapping[str, Any], state_dir: Path) -> base.Engine:
-    """Open the engine of a cluster. With the setting `node_suffix`, the engine reports renamed nodes."""
+    """Return the engine of a cluster. With the setting `node_suffix` it uses nodes' names with that suffix."""
     return with_suffix(KubernetesEngine(settings, state_dir), settings.get("node_suffix", ""))
 
 
 class KubernetesEngine:
-    """The engine interface for Kubernetes; see the module's docstring. Thread-safe: its memory holds only caches."""
+    """The engine for a Kubernetes cluster. All state is in the cluster's objects; memory holds only caches.
+    Thread-safe."""
 
     def __init__(self, settings: Mapping[str, Any], state_dir: Path, *, access: Access | None = None) -> None:
         self._profile = profile_from(settings)
@@ -113,8 +114,8 @@ class KubernetesEngine:
             self._end(pod, max(1, grace_seconds))
 
     def _make_tombstone(self, pod_name: str, project: str) -> Raw:
-        """Create a placeholder under the pod's name, so that it can never be started; return it, or an existing
-        pod."""
+        """Create a placeholder under the pod's name, so that the pod can never start. Return it, or the pod if it
+        exists. Raise EngineRefused without `project`."""
         if not project:
             raise EngineRefused(
                 base.NO_SUCH_POD, f"There is no pod {pod_name!r}, and it is not known in which project."
@@ -181,16 +182,16 @@ class KubernetesEngine:
                 self.client.delete(names.path_of(claim, kind), uid=claim["metadata"]["uid"])
 
     def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> CsiVolumes:
-        """Return the project's volumes, which are claims in this cluster. New claims get this storage class, size
-        and access mode."""
+        """Return the project's volumes, which are claims in this cluster. `storage_class`, `size_bytes` and
+        `access_mode` are for new claims."""
         labels = names.labels(self._profile.installation, project)
         kind = ClaimKind(storage_class, size_bytes, access_mode)
         namespace = self._profile.namespace_of(project)
         return CsiVolumes(self.client, namespace, labels, kind, lambda: self._make_namespace(project))
 
     def claim_trouble(self, project: str, claim: str) -> str | None:
-        """Return the problem of a project's claim as last seen, a code of storage.claims; "" for none, None while
-        unknown. Sends no request: the first call starts a watch."""
+        """Return what is wrong with a project's claim as last seen, a code of storage.claims; "" if nothing is, None
+        if unknown. Sends no request: the first call starts a watch."""
         self._claims.start()
         if not self._claims.wait_synced(0) or self._claims.seconds_since_contact() > SILENCE_SECONDS:
             return None
@@ -198,18 +199,18 @@ class KubernetesEngine:
         return CLAIM_DELETED if found is None else found
 
     def caches(self, project: str, claim: CacheClaim) -> CacheVolume:
-        """Return a cache volume of a project."""
+        """Return the cache volume that `claim` describes."""
         return CacheVolume(self.client, project, self._profile, claim, lambda: self._make_namespace(project))
 
     def _make_namespace(self, project: str) -> None:
         self._objects.require_namespace(tenancy.namespace(project, self._profile))
 
     def files_of(self, project: str) -> ClaimReader:
-        """Return a reader of the files in a project's volumes."""
+        """Return a reader of files in the project's volumes."""
         return ClaimReader(self.client, project, self._profile)
 
     def outputs(self, project: str) -> OutputReader:
-        """Return a reader of the files that a project's jobs wrote into their working directories."""
+        """Return a reader of files in the working directories of the project's jobs."""
         return OutputReader(self.client, project, self._profile)
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
@@ -237,7 +238,8 @@ class KubernetesEngine:
         return open_port(self.client.access, *self._running(pod_name), port)
 
     def exchange(self, pod_name: str, membership: str) -> base.MemberReport:
-        """Replace an elastic pod's membership ("" keeps it) and return its last report, or an empty one."""
+        """Set an elastic pod's membership ("" keeps it) and return its last report, empty if there is none. Does not
+        wait for the pod."""
         pod = self._watching.last_seen(pod_name)
         # Read from the cache, because every cycle asks about every elastic pod.
         is_running = pod is not None and reports.is_running(pod)
@@ -284,7 +286,7 @@ class KubernetesEngine:
 
     def _node_of(self, spec: PodSpec) -> NodeReport | None:
         """Return the report of the node chosen for the pod; None if the cluster's own scheduler chooses. Raise
-        EngineRefused."""
+        EngineRefused if there is no such node or device."""
         if not spec.node:
             return None
         raw = self._watching.nodes().get(spec.node)
@@ -296,8 +298,8 @@ class KubernetesEngine:
         return self._known_reports.one(pod, self._watching.host_of(pod), self.client.server_time())
 
     def _remember_end(self, pod: Raw) -> None:
-        """Record in the attempt's anchor, if it exists, that this pod has ended or must not start: a delayed start
-        request may still arrive."""
+        """Record in the attempt's anchor, if it exists, that this pod has ended, so that a start request that arrives
+        late does nothing."""
         parts = base.parts_of(names.pod_name(pod))
         # A pod of another owner that has our labels.
         if parts is None:
@@ -309,7 +311,7 @@ class KubernetesEngine:
         self._objects.forget(path)
 
     def _remove(self, pod: Raw) -> None:
-        """Remove our finalizer and delete the pod. In this order, because the process may die between the two."""
+        """Remove our finalizer from a pod, then delete the pod. Repeatable, because the process may die in between."""
         path, uid = names.pod_path(pod), pod["metadata"]["uid"]
         # A 409 means that another pod has this name now.
         with refusals(404, 409):
@@ -319,11 +321,9 @@ class KubernetesEngine:
         self._watching.hide(pod)
 
     def _running(self, pod_name: str) -> tuple[str, str]:
-        """Return the namespace and name of a running pod. Raise EngineRefused or EngineUnreachable.
-
-        Reads only this pod from the server, so that a process which opens shells needs no watch of the whole
-        cluster.
-        """
+        """Return (namespace, name) of a running pod. Raise EngineRefused if it does not run, EngineUnreachable if the
+        cluster does not answer. Reads only this pod from the server, so that a process which opens shells needs no
+        watches."""
         base.check_pod_name(pod_name)
         labelled = self._labelled(names.list_path("Pod"), pod_name)
         pod = next((one for one in labelled if self._profile.is_our_pod(one)), None)
@@ -334,8 +334,8 @@ class KubernetesEngine:
         return str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
 
     def _labelled(self, path: str, pod_name: str, **options: Any) -> Iterator[Raw]:
-        """Yield the pods of the list at `path` that have our name for this pod, which for pods of the MPI operator is
-        a label. `options`: the options of `Client.get`."""
+        """Yield the pods in the list at `path` that are this pod by our labels; pods of the MPI operator have other
+        names. `options`: those of `Client.get`."""
         parts = base.parts_of(pod_name)
         if parts is None:
             return
@@ -345,15 +345,15 @@ class KubernetesEngine:
         yield from (pod for pod in found if not names.is_unplaced(pod) and names.pod_name(pod) == pod_name)
 
     def _require_log(self, pod: Raw, report: PodReport) -> None:
-        """Raise a temporary refusal while the end of the pod's log has not been read: deleting the pod deletes the
-        log on its node."""
+        """Raise a temporary EngineRefused while the end of the pod's log is not copied, because deleting the pod
+        deletes its log."""
         has_begun = bool(reports.main_status(pod).get("containerID"))
         if not self._copier.is_read(report.name, self._log_path(report.name), has_begun=has_begun):
             words = f"The rest of the log of pod {report.name} is still being read."
             raise EngineRefused(base.POD_NOT_GONE, words, is_passing=True)
 
     def _log_path(self, pod_name: str) -> Path:
-        """Return the path of a pod's log in the log store."""
+        """Return the path of a pod's log in the log store. Raise EngineRefused for a name that is no pod's."""
         base.check_pod_name(pod_name)
         parts = base.parts_of(pod_name)
         if parts is None:
@@ -361,8 +361,8 @@ class KubernetesEngine:
         return log_path(self._logs_dir, *parts)
 
     def _log_source(self, pod_name: str) -> LogSource | None:
-        """Return the source from which the copier reads a pod's log, by the last known state of the pod; None if
-        there is none."""
+        """Return where the copier finds a pod's log, by the last known state of the pod; None if there is no such
+        pod."""
         pod = self._watching.last_seen(pod_name)
         if pod is None:
             return None

@@ -61,9 +61,8 @@ exit 0
 
 
 class _Exec:
-    """A command in a pod over one exec connection: the common part of terminals and plain commands. The
-    connection's messages are output, and at the end a Status with the exit code. Raise EngineRefused or
-    EngineUnreachable on construction."""
+    """A command in a pod over one exec connection; the common part of terminals and plain commands. Raise
+    EngineRefused or EngineUnreachable if the connection is refused or fails."""
 
     is_terminal = True
 
@@ -98,8 +97,8 @@ class _Exec:
             return len(data)
 
     def close(self) -> int | None:
-        """Kill the remaining processes of the session in the container, then close the connection. Return the exit
-        code, None if unknown."""
+        """Kill the remaining processes of the command's session, then close the connection. Return the exit code,
+        None if unknown or for a repeat."""
         if self._is_closed:
             return None
         self._is_closed = True
@@ -113,7 +112,7 @@ class _Exec:
         return exit_code
 
     def _end_session(self) -> None:
-        """Kill the session's processes. Does nothing if the pod is gone or unreachable."""
+        """Kill the session's processes by a second exec. Does nothing if the pod is gone or unreachable."""
         query = [("stdout", "true"), *_command(_END, "trainyard-shell-end", self._mark)]
         try:
             channel = ChannelSocket(
@@ -128,7 +127,8 @@ class _Exec:
         channel.close()
 
     def _take(self, channel: int, data: bytes) -> bytes:
-        """Return the bytes of a message that the caller reads. Runs on the thread of the connections."""
+        """Handle one message of the server, and return the bytes of it that the caller reads. Runs on the event
+        loop's thread."""
         if channel in (_STDOUT, _STDERR) and data:
             self._has_output = True
             self._decided.set()
@@ -139,7 +139,7 @@ class _Exec:
         return b""
 
     def _exit_code(self) -> int | None:
-        """Return the command's exit code, None if it has not ended or was not started."""
+        """Return the command's exit code; None if it has not ended or was not started."""
         if self._status is None or self._status.get("status") == "Success":
             return None if self._status is None else 0
         causes = (self._status.get("details") or {}).get("causes") or ()
@@ -147,15 +147,15 @@ class _Exec:
         return int(codes[0]) if codes and codes[0].isdecimal() else None
 
     def _refusal(self) -> str:
-        """Return why the command was not started; "" if it runs or has run."""
+        """Return why the server did not start the command; "" if it runs or has run."""
         if self._status is None or self._exit_code() is not None:
             return ""
         return str(self._status.get("message") or "no reason was given")
 
 
 class PodShell(_Exec):
-    """A terminal with bash, else sh, in a pod over an exec connection; implements engines.base.Shell. Raise
-    EngineRefused if it cannot be started, EngineUnreachable."""
+    """A terminal with bash, else sh, in a pod; implements engines.base.Shell. Waits up to 5 s for the first output.
+    Raise EngineRefused if the pod does not run or has no shell, EngineUnreachable if the cluster does not answer."""
 
     def __init__(self, access: Access, namespace: str, pod: str, columns: int, rows: int) -> None:
         super().__init__(access, namespace, pod, _START)
@@ -176,8 +176,8 @@ class PodShell(_Exec):
 
 
 class PodProcess(_Exec):
-    """A command in a pod over an exec connection; implements engines.base.Process. Servers older than Kubernetes
-    1.30 cannot close the command's input."""
+    """A command in a pod, without a terminal; implements engines.base.Process. `close_input` has no effect on the
+    command before Kubernetes 1.30."""
 
     is_terminal = False
 
@@ -189,8 +189,8 @@ class PodProcess(_Exec):
         return self.fileno()
 
     def read(self, limit: int = 65536) -> tuple[int, bytes]:
-        """Return the stream (STDOUT or STDERR) and the bytes read. If the command could not be started, the reason
-        is its error output. Raise EOFError at the end."""
+        """Return (STDOUT or STDERR, bytes) without blocking. If the command could not be started, the reason is its
+        error output. Raise EOFError at the end."""
         if (piece := self._piece()) is not None:
             return piece
         try:

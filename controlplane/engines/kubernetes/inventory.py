@@ -35,7 +35,8 @@ NOT_FOR_WORK = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.i
 def node_reports(
     nodes: Iterable[RawView], pods: Iterable[RawView], profile: ClusterProfile
 ) -> tuple[NodeReport, ...]:
-    """Return the worker nodes, by name. `pods`: all pods of the cluster, including ours."""
+    """Return the reports of all nodes that can run our pods, sorted by name. `pods`: all pods of the cluster,
+    including ours."""
     ours: dict[str, set[int]] = defaultdict(set)
     others: dict[str, list[RawView]] = defaultdict(list)
     for pod in pods:
@@ -51,13 +52,13 @@ def node_reports(
 
 
 def most_parts(nodes: Iterable[RawView]) -> int:
-    """Return the largest number of parts into which any of these nodes divides a GPU; 1 if none does."""
+    """Return the largest number of parts into which one of these nodes divides a GPU; 1 if none does."""
     return max((_replicas(node["metadata"].get("labels") or {}) for node in nodes), default=1)
 
 
 def requests(pod: RawView, resource: str) -> Fraction:
-    """Return how much of a resource a pod requests, counted as kube-scheduler does: the larger of the sum over its
-    containers and the largest init container."""
+    """Return how much of a resource a pod requests, in its base unit, counted as kube-scheduler does: the larger of
+    the sum over its containers and the largest init container. Raise ValueError for an invalid quantity."""
     spec = pod.get("spec") or {}
     running = sum((_request(one, resource) for one in spec.get("containers") or ()), Fraction(0))
     beside = peak = Fraction(0)
@@ -110,7 +111,7 @@ def _taken(
     others: Iterable[RawView], resource: str, extras: Iterable[str], profile: ClusterProfile
 ) -> tuple[Counter[str], str]:
     """Return what other owners' pods hold on a node, by resource (GPUs, milli-CPUs, MiB, pieces); and why the node
-    gets no new pods if one of them has unreadable requests, "" if all are readable."""
+    gets no new pods because a pod's requests cannot be read, else ""."""
     units = {"cpu": quantities.milli, "memory": quantities.mib, resource: quantities.whole}
     units |= dict.fromkeys(extras, quantities.pieces)
     taken, odd = Counter[str](), ""
@@ -133,8 +134,8 @@ def _taken(
 def _devices(
     node: RawView, resource: str, parts: int, held: set[int], taken_by_others: int
 ) -> tuple[DeviceReport, ...]:
-    """Return one place per GPU of the node, healthy or not. Of the places that we do not hold, the last are marked
-    unavailable, so that a held place never disappears."""
+    """Return one device place per GPU of the node, healthy or not. As many places as other owners hold, or are
+    unhealthy, are marked foreign: the last ones that we do not hold."""
     labels, status = node["metadata"].get("labels") or {}, node.get("status") or {}
     allocatable = quantities.whole((status.get("allocatable") or {}).get(resource, 0))
     # The capacity includes unhealthy GPUs. Their places must remain, because a pod may hold them.
@@ -166,7 +167,7 @@ def _replicas(labels: Mapping[str, str]) -> int:
 
 
 def _request(container: RawView, resource: str) -> Fraction:
-    """Return a container's request; without one its limit, which the API server would fill in."""
+    """Return a container's request of a resource; without one its limit, which the API server would use."""
     resources = container.get("resources") or {}
     for kind in ("requests", "limits"):
         if resource in (resources.get(kind) or {}):
@@ -175,7 +176,8 @@ def _request(container: RawView, resource: str) -> Fraction:
 
 
 def _is_for_work(node: RawView, profile: ClusterProfile) -> bool:
-    """Return whether our pods can ever run on this node."""
+    """Return whether our pods can run on this node at all: its labels match the setting, and it is no control plane
+    node."""
     labels = node["metadata"].get("labels") or {}
     # A profile that tolerates the control plane's taint makes control plane nodes workers.
     is_kept_apart = any(taint.get("key") in NOT_FOR_WORK for taint in _untolerated(node, profile))
@@ -183,7 +185,7 @@ def _is_for_work(node: RawView, profile: ClusterProfile) -> bool:
 
 
 def _trouble(node: RawView) -> str:
-    """Return why a node is not ready, in the cluster's words; "" if it is ready."""
+    """Return why a node is not ready, in the cluster's words; "" if it is."""
     if node["metadata"].get("deletionTimestamp"):
         return "It is being removed from the cluster."
     ready = condition_of(node, "Ready")
@@ -194,7 +196,7 @@ def _trouble(node: RawView) -> str:
 
 
 def _closure(node: RawView, profile: ClusterProfile) -> str:
-    """Return why a ready node gets no new pods; "" if it does."""
+    """Return why a node gets no new pods although it is ready; "" if it gets them."""
     if _interruption(node) is not None:
         return "Its provider withdraws it."
     if (node.get("spec") or {}).get("unschedulable"):
@@ -208,7 +210,8 @@ def _closure(node: RawView, profile: ClusterProfile) -> str:
 
 
 def _interruption(node: RawView) -> int | None:
-    """Return how many seconds after its notice the provider takes the node away; None without a notice."""
+    """Return the shortest time in seconds in which the provider takes the node away after its notices; None without a
+    notice."""
     taints = (node.get("spec") or {}).get("taints") or ()
     found = [INTERRUPTION_TAINTS[key] for taint in taints if (key := taint.get("key")) in INTERRUPTION_TAINTS]
     for condition in (node.get("status") or {}).get("conditions") or ():

@@ -56,7 +56,7 @@ _SHORT_OF = {"resources: CPU": "cpus", "resources: memory": "memory"}
 def queues(
     projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport], profile: ClusterProfile
 ) -> list[dict[str, Any]]:
-    """Return every Queue of this installation, parents before children."""
+    """Return all Queue objects of this installation, parents before children."""
     root = root_queue(profile)
     tops = [item.quota_milli_gpus for item in departments]
     tops += [item.quota_milli_gpus for item in projects if not item.department]
@@ -74,12 +74,12 @@ def queues(
 
 
 def root_queue(profile: ClusterProfile) -> str:
-    """Return the name of the parent of all our queues. No namespace of ours can have this name."""
+    """Return the name of the queue above all of ours. No namespace of ours can have this name."""
     return profile.namespace_prefix.rstrip("-.")
 
 
 def department_queue(department: str, profile: ClusterProfile) -> str:
-    """Return the name of a department's queue; the dot distinguishes it from every project's."""
+    """Return the name of a department's queue. Its dot distinguishes it from the name of any project's queue."""
     return f"{root_queue(profile)}.{department}"
 
 
@@ -103,7 +103,7 @@ def _queue(
 
 
 def _devices(milli_gpus: int | None) -> float:
-    """Convert milli-GPUs to devices; whole numbers as int, as the API server returns them."""
+    """Return milli-GPUs as devices, UNBOUNDED for None. Whole numbers are ints, as the API server returns them."""
     if milli_gpus is None:
         return UNBOUNDED
     return milli_gpus // 1000 if milli_gpus % 1000 == 0 else milli_gpus / 1000
@@ -113,7 +113,8 @@ def _devices(milli_gpus: int | None) -> float:
 
 
 def priority_class(priority: int) -> dict[str, Any]:
-    """Return the PriorityClass of jobs with this priority. KAI compares the values of jobs of one queue."""
+    """Return the PriorityClass of jobs with this priority; KAI takes a job's priority in its queue from the class's
+    value."""
     return names.manifest(
         "PriorityClass",
         {"name": f"{PRIORITY_CLASS}{priority}", "labels": {names.MANAGED_BY: FIELD_MANAGER}},
@@ -125,12 +126,12 @@ def priority_class(priority: int) -> dict[str, Any]:
 
 
 def beside(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> tuple[dict[str, Any], ...]:
-    """Return the objects that must exist before the pod. `owner` is an ownerReference.
+    """Return the objects that must exist before the pod. `owner`: their ownerReference.
 
-    For a share these include the empty config maps into which KAI's binder writes the device. Without them the
-    binder creates them and reads them at once from a cache that may not contain them yet; then the bind fails, and
-    the next share is placed on a device of its own. The binder adopts only objects equal to its own, labels
-    included, so these have no labels. After a bind that failed for another reason it deletes them and creates its own.
+    For a share these include the empty config maps into which KAI's binder writes the device. Without them the binder
+    creates them and reads them at once from a cache that may not contain them yet; then the bind fails, and the next
+    share is placed on a device of its own. The binder adopts only objects equal to its own, labels included, so these
+    have no labels. After a bind that failed for another reason it deletes them and creates its own.
     """
     metadata = {"namespace": profile.namespace_of(spec.project), "ownerReferences": [dict(owner)]}
     # For the first container, which is the pod's main one.
@@ -140,7 +141,7 @@ def beside(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> 
 
 
 def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> dict[str, Any]:
-    """Return the PodGroup of the pod's attempt; it is the same for all its pods."""
+    """Return the PodGroup of the pod's attempt, the same for all its pods. `owner`: its ownerReference."""
     queue = profile.namespace_of(spec.project)
     wanted: dict[str, Any] = {
         "queue": queue,
@@ -158,7 +159,7 @@ def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) 
 
 
 def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Return a pod in the form that KAI requires: with its scheduler, queue and group, and a share of a device by
+    """Return the pod in the form that KAI requires: its scheduler, queue and group, and a share of a device as an
     annotation. The annotation of the devices held is removed until the pod is placed."""
     metadata = pod["metadata"]
     labels = {**metadata.get("labels", {}), QUEUE_LABEL: profile.namespace_of(spec.project)}
@@ -177,13 +178,14 @@ def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dic
 
 
 def is_share(spec: PodSpec) -> bool:
-    """Return whether the pod takes a part of one device."""
+    """Return whether the pod requests less than one whole device."""
     return any(device.milli_gpus < 1000 for device in spec.devices)
 
 
 def share_annotations(spec: PodSpec) -> dict[str, str]:
-    """Return the annotations that request a share of a device; {} for whole devices. They name the config map:
-    KAI's webhook would choose a random name but keeps ours, and where no webhook runs the binder requires one."""
+    """Return the annotations that request a share of a device; {} for whole devices. They name the config map of
+    `beside`: KAI's webhook would choose a random name but keeps ours, and where no webhook runs the binder requires
+    one."""
     if not is_share(spec):
         return {}
     device = spec.devices[0]
@@ -210,7 +212,7 @@ def group_key(pod: Mapping[str, Any]) -> str:
 
 
 def verdict(group: Mapping[str, Any], profile: ClusterProfile) -> Verdict | None:
-    """Return why KAI does not place an attempt, from its PodGroup; None while it has reported nothing."""
+    """Return why KAI does not place an attempt, from its PodGroup; None if KAI has not reported a reason."""
     conditions = (group.get("status") or {}).get("schedulingConditions") or ()
     # The newest condition is the last.
     condition = next((item for item in reversed(conditions) if item.get("status", "True") == "True"), None)
@@ -237,8 +239,8 @@ _CODES = {
 
 
 def _numbers(bound: str, queue: Mapping[str, Any] | None, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the numbers that KAI compared, under our names. Its lists contain 0 for an absent bound, so a bound of
-    0 is kept only if it caused the refusal."""
+    """Return the numbers that KAI compared, by our names. KAI reports 0 for an absent bound, so a bound of 0 is kept
+    only if it is `bound`, which caused the refusal."""
     if queue is None:
         return {}
     fields = {
@@ -255,7 +257,7 @@ def _numbers(bound: str, queue: Mapping[str, Any] | None, profile: ClusterProfil
 
 
 def _milli(quantity: str) -> int:
-    """Convert a Kubernetes quantity of GPUs ("2", "500m") to milli-GPUs."""
+    """Return a Kubernetes quantity of GPUs ("2", "500m") in milli-GPUs."""
     return int(quantity[:-1]) if quantity.endswith("m") else int(float(quantity) * 1000)
 
 
@@ -275,9 +277,9 @@ TAKEN = "The cluster's scheduler took its room for other work."
 
 
 def eviction(event: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the key of the PodGroup that an event reports as preempted, and for whom: the id of our job that gets
-    the capacity, `namespace/name` of another owner's pod group, or "" if the pods were only moved. None for any
-    other event. KAI's message is dropped, because it names pods of other projects."""
+    """Return (key of the preempted PodGroup, for whom) from an event; None for any other event. For whom: the id of
+    our job that gets the capacity, `namespace/name` of another owner's pod group, or "" if the pods are only moved.
+    KAI's message is dropped, because it names pods of other projects."""
     about = event.get("involvedObject") or {}
     if event.get("reason") != EVICTED or about.get("kind") != "PodGroup":
         return None
@@ -297,8 +299,8 @@ def _taker(noted: Mapping[str, str]) -> str:
 
 
 def without_group(report: PodReport, pod: Mapping[str, Any], now: datetime) -> PodReport:
-    """Return the report of a pod whose pod group was deleted. A waiting pod fails, so that it is created again with
-    a group."""
+    """Return the report of a pod whose PodGroup is not in the cluster. If the pod waits and is not new, it failed, so
+    that it is created again with a group."""
     made_at = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
     if report.node or report.state != base.STARTING or now - made_at < GROUP_DELAY:
         return report
@@ -309,8 +311,8 @@ def without_group(report: PodReport, pod: Mapping[str, Any], now: datetime) -> P
 def with_answers(
     report: PodReport, pod: Mapping[str, Any], said: Verdict | None, taken_by: str | None, now: datetime
 ) -> PodReport:
-    """Add KAI's status to a pod's report: the group of its shared device, why it waits, and which job preempted it
-    (see `eviction`; None if none did)."""
+    """Return the report with KAI's status added: the group of its shared device, why it waits (`said`), and who
+    preempted it (`taken_by`, see `eviction`; None if no eviction was reported)."""
     shared = (pod["metadata"].get("labels") or {}).get(DEVICE_GROUP, "")
     report = replace(report, device_group=shared)
     if not report.node and report.state == base.STARTING:
@@ -325,8 +327,8 @@ def with_answers(
 
 
 def _given_way(report: PodReport, pod: Mapping[str, Any], taken_by: str | None, now: datetime) -> PodReport:
-    """Return the report of a deleted pod, as preempted if KAI's event about that has arrived. The event arrives up to
-    EVENT_DELAY after the deletion, so until then the pod is reported as running."""
+    """Return the report of a deleted pod, as preempted if KAI's event about it has arrived. Until EVENT_DELAY after
+    the deletion, in which the event may still arrive, the pod is reported as running."""
     deleted_at = pod["metadata"].get("deletionTimestamp")
     if taken_by is not None and deleted_at:
         return replace(report, reason=base.PREEMPTED, message=TAKEN, taken_by=taken_by)

@@ -54,15 +54,16 @@ FORM = ClusterForm(
 
 
 def read_knobs(sent: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Validate the settings, and return only the submitted ones, so that changed defaults apply to existing
-    clusters."""
+    """Return the submitted settings, validated. Defaults are not added, so that a changed default applies to existing
+    clusters. Raise SettingsInvalid for an invalid setting."""
     read = parse_settings(sent or {})
     return {name: list(read[name]) if isinstance(read[name], tuple) else read[name] for name in sent or {}}
 
 
 def check_credentials(given: Mapping[str, Any], is_new: bool, may_run_programs: bool) -> None:
-    """Refuse incomplete credentials. A new cluster needs a kubeconfig or `in_cluster`; later, a context alone
-    selects another one of the same kubeconfig. A message never quotes a kubeconfig, which contains secrets."""
+    """Raise SettingsInvalid for incomplete or contradictory credentials. A new cluster needs a kubeconfig or
+    `in_cluster`; later a context alone selects another one of the stored kubeconfig. Messages never quote a
+    kubeconfig, which contains secrets."""
     if "allow_exec" in given and not may_run_programs:
         raise _refused(
             "/allow_exec",
@@ -82,7 +83,8 @@ def check_credentials(given: Mapping[str, Any], is_new: bool, may_run_programs: 
 
 
 def read_entry(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read `in-cluster`, or `/path/to/kubeconfig@context`; reads the file at once. Raise ValueError."""
+    """Return (settings, credentials) for `in-cluster` or `/path/to/kubeconfig@context`, which is read at once. Raise
+    ValueError if it cannot be read."""
     if text == IN_CLUSTER:
         return {}, {"in_cluster": True}
     path, _, context = text.partition("@")
@@ -95,7 +97,7 @@ def read_entry(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _check_kubeconfig(text: str, context: str) -> None:
-    """Refuse faults visible in the text; the preflight finds the others."""
+    """Raise SettingsInvalid for faults that the text shows; the preflight finds the others."""
     from controlplane.kubernetes_api.kubeconfig import (  # brings YAML
         KubeconfigUnreadable,
         chosen_context,

@@ -14,7 +14,8 @@ ANSWER_SECONDS = 0.5
 
 
 class Probe:
-    """Runs `ask` on a thread of its own, one call at a time. Thread-safe."""
+    """Calls `ask`, which raises if the cluster does not answer, on a thread of its own; one call at a time.
+    Thread-safe."""
 
     def __init__(self, ask: Callable[[], object]) -> None:
         self._ask, self._lock = ask, threading.Lock()
@@ -22,8 +23,8 @@ class Probe:
         self._answered_at, self._trouble = float("-inf"), ""
 
     def require_answer(self, fresh_seconds: float) -> None:
-        """Raise EngineUnreachable unless the last success is at most `fresh_seconds` old. Otherwise start a new
-        probe; wait for it only if the previous one succeeded."""
+        """Raise EngineUnreachable unless the last successful probe is at most `fresh_seconds` old. Otherwise start a
+        new probe; wait for it, at most ANSWER_SECONDS, only if the previous one succeeded."""
         if self._is_fresh(fresh_seconds):
             return
         with self._lock:

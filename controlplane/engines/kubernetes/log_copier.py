@@ -62,7 +62,7 @@ BEGINNING_SECONDS = 15.0
 
 @dataclass(slots=True, eq=False)
 class _WantedLog:
-    """One wanted log. Times are monotonic."""
+    """One log to be copied. Times are of time.monotonic()."""
 
     name: str
     copy: LogCopy
@@ -75,18 +75,19 @@ class _WantedLog:
     problem: str = ""
 
     def has_begun(self) -> bool:
-        """Return whether the pod or the copy of its log ever existed."""
+        """Return whether the pod, or a file with its log, ever existed."""
         return self.was_seen or os.path.exists(self.copy.path)
 
     async def wait(self, seconds: float) -> None:
-        """Wait for a change of the pod, at most for `seconds`."""
+        """Wait until the pod changes, at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.changed.wait()
         self.changed.clear()
 
     async def pause(self) -> None:
-        """Wait before the next try, longer after each try without new output."""
+        """Wait before the next try; twice as long after each try without new output. A change of the pod ends the
+        wait."""
         # Random, so that logs that failed together are not all tried together.
         seconds = self.copy.pause_seconds * random.uniform(0.5, 1.0)
         self.copy.pause_seconds = min(MOST_PAUSE_SECONDS, self.copy.pause_seconds * 2)
@@ -94,9 +95,9 @@ class _WantedLog:
 
 
 class LogCopier:
-    """Copies the wanted logs of one cluster. `look` returns, without a request, where the log of the pod with a
-    name is; None if there is no such pod. `clock` returns monotonic seconds, by which `is_read` gives up. Thread-safe.
-    Each log is a task on the event loop."""
+    """Copies the wanted logs of one cluster, each by a task on the event loop. Thread-safe. `look` returns, without a
+    request, where a pod's log is; None if there is no such pod. `clock` returns monotonic seconds, by which `is_read`
+    gives up."""
 
     def __init__(
         self,
@@ -128,17 +129,20 @@ class LogCopier:
         self._is_used = self._is_closed = False
 
     def want(self, paths: Mapping[str, str]) -> None:
-        """Begin to copy the logs of these pods (pod name -> file), and stop to copy all others. Returns at once."""
+        """Copy the logs of exactly these pods from now on. `paths`: pod name -> file of the log store. Returns at
+        once."""
         self._is_used = self._is_used or bool(paths)
         self._call(self._take_wanted, dict(paths))
 
     def notice(self, changed: Iterable[str]) -> None:
-        """Report that these pods have changed. Cheap; has no effect before the first `want`."""
+        """Report that these pods have changed, so that their logs are read now. Returns at once; no effect before the
+        first `want`."""
         if names := frozenset(changed):
             self._call(self._note, names)
 
     def wait_drained(self, pod_name: str, timeout_seconds: float) -> bool:
-        """Block until the pod's log is complete. Return False after the timeout, or if the log is not wanted."""
+        """Block until the pod's log is complete, and return True; False after the timeout, or if the log is not
+        wanted."""
         self.notice((pod_name,))
 
         def is_drained() -> bool:
@@ -152,9 +156,12 @@ class LogCopier:
         return pod_name in self._logs
 
     def is_read(self, pod_name: str, path: Path, *, has_begun: bool) -> bool:
-        """Return whether the log at `path` of an ended pod is complete, written by this process or another; until then
-        the pod must not be deleted. A log that no process begins to copy within BEGINNING_SECONDS, or that stays
-        incomplete for LOG_SECONDS, counts as read. `has_begun`: whether the pod's container ever began."""
+        """Return whether the log at `path` of an ended pod is complete; until then the pod must not be deleted.
+        `has_begun`: its container once ran.
+
+        Another process may write the log. One that no process begins within BEGINNING_SECONDS, or that stays
+        incomplete for LOG_SECONDS, counts as read.
+        """
         if self.is_wanted(pod_name):
             return self.wait_drained(pod_name, DRAINED_SECONDS)
         with self._drained:
@@ -164,12 +171,12 @@ class LogCopier:
         return tail(path, 1).complete or waited_seconds > LOG_SECONDS
 
     def forget(self, pod_name: str) -> None:
-        """Forget for how long `is_read` has waited for a pod's log."""
+        """Forget how long `is_read` has waited for this pod's log, after the pod was removed."""
         with self._drained:
             self._awaited.pop(pod_name, None)
 
     def close(self) -> None:
-        """End the copying. The logs stay as they are."""
+        """End the copying; blocks for at most CLOSING_SECONDS. What was copied stays."""
         self._is_closed = True
         if self._is_used:
             with contextlib.suppress(TimeoutError):
@@ -207,7 +214,7 @@ class LogCopier:
             await self._streams.close()
 
     async def _keep(self, wanted: _WantedLog) -> None:
-        """Copy one log until its end is written."""
+        """Copy one log until its end record is written; errors are logged and retried."""
         while not wanted.copy.is_drained:
             try:
                 await self._try(wanted, await self._wait_source(wanted))
@@ -232,8 +239,8 @@ class LogCopier:
             self._drained.notify_all()
 
     async def _wait_source(self, wanted: _WantedLog) -> LogSource | None:
-        """Wait until there is something to read, and return its source. Return None if a pod that existed is gone;
-        one that never existed may still appear."""
+        """Wait until there is something to read, and return where. None if a pod that existed is gone; one that never
+        existed may still appear."""
         while True:
             source = self._look_at(wanted)
             if source is None and wanted.has_begun():
@@ -253,7 +260,8 @@ class LogCopier:
         return source
 
     async def _try(self, wanted: _WantedLog, source: LogSource | None) -> None:
-        """Read one stream of a log until it ends or breaks; close the log if its rest cannot be read."""
+        """Read one log until its stream ends. If its rest can no longer be read, close it with a gap record. Raise
+        the stream's error if a retry may help."""
         if source is None:
             words = "the pod was removed before the end of its output was read"
             return wanted.copy.give_up(words, "pod_deleted None")
@@ -269,7 +277,8 @@ class LogCopier:
 
     @contextlib.asynccontextmanager
     async def _turn(self, wanted: _WantedLog) -> AsyncIterator[None]:
-        """Context manager that waits for a stream of a running pod and holds it, until `_check_streams` ends it."""
+        """Context manager that waits for a free stream for a running pod and holds it until `_check_streams`
+        ends it."""
         self._waiting += 1
         try:
             await self._turns.acquire()
@@ -292,7 +301,7 @@ class LogCopier:
 
     @contextlib.asynccontextmanager
     async def _last_turn(self, wanted: _WantedLog) -> AsyncIterator[None]:
-        """Context manager that waits for a stream of an ended pod and holds it."""
+        """Context manager that waits for a free stream for an ended pod and holds it."""
         began = time.monotonic()
         async with self._last_turns:
             if wanted.ended_at is not None:
@@ -302,7 +311,7 @@ class LogCopier:
 
     async def _check_streams(self) -> None:
         """Every CHECK_SECONDS, end streams of running pods: those whose pod has ended, if the server does not close
-        them, and the oldest, so many that all waiting logs get one. Each is resumed exactly, so nothing is lost."""
+        them, and the oldest, as many as logs wait. An ended stream is resumed exactly, so nothing is lost."""
         known: set[asyncio.Timeout] = set()
         looked_at = time.monotonic()
         while True:
@@ -326,7 +335,7 @@ class LogCopier:
             known = set(self._streaming)
 
     def _is_hopeless(self, wanted: _WantedLog, error: Exception) -> bool:
-        """Return whether the rest of an ended pod's output can no longer be read."""
+        """Return whether to give up reading the rest of an ended pod's output after `error`."""
         now = time.monotonic()
         if wanted.ended_at is None or isinstance(error, (aiohttp.ClientConnectionError, EngineUnreachable)):
             # Time in which the API server is unreachable does not count.

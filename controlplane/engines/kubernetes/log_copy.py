@@ -34,7 +34,7 @@ _TAIL_LINES = 2000
 
 
 class LogStoreBusy(Exception):
-    """Another process has written to the file, so its end must be read again."""
+    """Another process has written to the log's file, so its end must be read again before writing."""
 
 
 # Errors after which the copy is retried; the last two occur when no token can be obtained.
@@ -46,11 +46,9 @@ PASSING = (
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Where a pod's log is and whether it is complete. `path`: the pod's path in the API, up to `/log`.
-
-    `started_ms`: when the container began, Unix ms in whole seconds; `now_ms`: the cluster's time of this
-    observation; `end_word`: the text of the end record, such as "exit 0", or "" while the pod runs.
-    """
+    """Where a pod's log is, and whether it is complete. `path`: the pod's path in the API, up to `/log`.
+    `started_ms`: when the container began, Unix ms in whole seconds, None if unknown; `now_ms`: the cluster's time of
+    this observation; `end_word`: the text of the end record, such as "exit 0", or "" while the pod runs."""
 
     path: str
     has_started: bool
@@ -61,14 +59,14 @@ class LogSource:
     seen_at: float = field(default_factory=time.monotonic)
 
     def time_ms(self) -> int:
-        """Return the cluster's present time, Unix ms."""
+        """Return the present time by the cluster's clock, Unix ms."""
         return self.now_ms + int((time.monotonic() - self.seen_at) * 1000)
 
 
 @dataclass(slots=True)
 class LogCopy:
-    """The copy of one log in the file at `path`, and its progress. Times `_at` are monotonic, times `_ms` are the
-    cluster's."""
+    """The copy of one log in the file at `path`, and its progress. Fields `_at` are of time.monotonic(), fields `_ms`
+    are Unix ms by the cluster's clock."""
 
     path: str
     most_bytes: int = MOST_BYTES
@@ -91,8 +89,8 @@ class LogCopy:
     _writer: LogWriter = field(init=False)
 
     async def read(self, source: LogSource, streams: LogStreams) -> None:
-        """Read the log once and store its new output and, if the pod has ended, the end record. For a running pod,
-        block until the stream ends. Raise one of the PASSING errors, after which the caller repeats the call."""
+        """Read the log once and store its new output; if the pod has ended, also the end record. For a running pod,
+        wait until the stream ends. Raise one of the PASSING errors, after which the caller repeats the call."""
         self._source, self._streams = source, streams
         with contextlib.closing(LogWriter(self.path)) as self._writer:
             self._find_place()
@@ -106,8 +104,8 @@ class LogCopy:
                 self.is_drained = True
 
     def give_up(self, gap: str, end_word: str) -> None:
-        """Close a log whose rest cannot be read, with a gap and an end record. Raise OSError on a full disk; then
-        it is retried."""
+        """Close a log whose rest cannot be read, with a gap and an end record. Raise OSError on a full disk; the
+        caller then repeats the call."""
         with contextlib.closing(LogWriter(self.path)) as writer:
             if not tail(self.path, 1).complete:
                 writer.gap(gap)
@@ -115,8 +113,8 @@ class LogCopy:
         self.is_drained = True
 
     def _find_place(self) -> None:
-        """Find the position in the log at which to resume. Read the stored file only if it has changed since this
-        process's last write."""
+        """Find where in the log to resume. The stored file is read only if it changed since this process's last
+        write."""
         if self._writer.size != self._size:
             page = tail(self.path, _TAIL_LINES)
             self.is_drained = page.complete
@@ -135,7 +133,8 @@ class LogCopy:
             await self._read_stream({"follow": "true"})
 
     async def _read_stream(self, query: Mapping[str, str]) -> None:
-        """Open the log and store its new lines until the stream ends. For an ended pod, also check its end."""
+        """Open the log and store its new lines until the stream ends. For an ended pod, also check whether output is
+        missing."""
         lines, since = Lines(), self.cursor.since()
         self.cursor.begin()
         if since is not None and "tailLines" not in query:
@@ -174,9 +173,9 @@ class LogCopy:
                 await self._check_file()
 
     def _check_end(self, remark: str, *, is_resumed: bool) -> None:
-        """Raise LogNotThere if the node has no file of the log (unless the container was removed after its whole
-        output was copied); otherwise write a gap record where output may be missing. `remark`: the node's message in
-        place of output, "" if none."""
+        """Write a gap record if output at the end may be missing. Raise LogNotThere if the node has no file of the
+        log, unless the container was removed after its whole output was copied. `remark`: what the node sent in place
+        of output, "" if nothing."""
         is_seeking = self.cursor.is_seeking
         is_gone = bool(remark) and (is_seeking or self.cursor.since() is None)
         if is_gone and not (self.is_followed and is_removed(remark)):
@@ -193,7 +192,8 @@ class LogCopy:
             self.pause_seconds = PAUSE_SECONDS
 
     async def _check_file(self) -> None:
-        """Ask the node when its log file begins, and write a gap record if it is a later file than before."""
+        """Ask the node when its log file begins, and write a gap record if that is a later file than before. Errors
+        are ignored."""
         self._checked_at = time.monotonic()
         try:
             began_ms = await self._streams.file_began_ms(self._source.path)
@@ -206,7 +206,7 @@ class LogCopy:
             self._write(self.gaps.take_file(began_ms))
 
     def _write(self, gaps: Sequence[str] = (), pieces: Sequence[Piece] = ()) -> None:
-        """Append gaps, then lines. Raise LogStoreBusy if another process has written to the log."""
+        """Append gap records, then lines. Raise LogStoreBusy if another process has written to the file."""
         if self._writer.has_grown():
             raise LogStoreBusy("another process wrote to the log")
         # Until the write succeeds the size is unknown, so that the next try resumes at the end of the file.

@@ -28,7 +28,7 @@ _STEP_BACK_SECONDS = 2
 
 
 def stamp_ms(stamp: bytes) -> int:
-    """Convert an RFC 3339 time of any precision to Unix ms. Raises ValueError."""
+    """Return an RFC 3339 time of any precision as Unix ms, rounded down. Raise ValueError if it is none."""
     time = datetime.fromisoformat(stamp.decode("ascii"))
     if time.tzinfo is None:
         raise ValueError("the time has no zone")
@@ -36,13 +36,13 @@ def stamp_ms(stamp: bytes) -> int:
 
 
 def time_of(ms: int) -> str:
-    """Convert Unix ms to RFC 3339, as displayed in logs."""
+    """Return Unix ms as RFC 3339 in UTC with milliseconds, as logs show times."""
     return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(slots=True)
 class Lines:
-    """Cuts one stream into pieces.
+    """Cuts the chunks of one stream into pieces: lines, or parts of long lines.
 
     Lines without a time are not output: they are the rest of a line that began before the requested time, or a
     message of the node in place of the log. `remark`: the last of these lines.
@@ -71,14 +71,14 @@ class Lines:
         return pieces
 
     def rest(self) -> list[Piece]:
-        """Return the last line of a log that has ended without a newline."""
+        """Return the last line, if the log ended without a newline, as a list with one piece; else []."""
         line_ms, text = self._start(self._rest)
         if line_ms == _UNSTAMPED:
             self.remark = text[:500].decode("utf-8", "replace") or self.remark
         return [(line_ms, _CUT, text)] if text and line_ms != _UNSTAMPED else []
 
     def _start(self, line: bytes) -> tuple[int, bytes]:
-        """Split a line, which may be incomplete, into its time (Unix ms) and its text; _UNSTAMPED without a time."""
+        """Return (Unix ms, text) of a line, which may be incomplete; (_UNSTAMPED, line) if it has no time."""
         if self._line_ms is not None:
             return self._line_ms, line
         stamp, _, text = line.partition(b" ")
@@ -89,7 +89,7 @@ class Lines:
 
 
 def _cut(line_ms: int, text: bytes, pieces: list[Piece]) -> bytes:
-    """Append the full pieces of a line to `pieces`; return the rest."""
+    """Append the parts of MAX_TEXT_BYTES of a long line to `pieces`, and return the remaining text."""
     # Cut by size instead of by network chunk, so that a repeated stream is cut at the same places.
     whole = len(text) - len(text) % MAX_TEXT_BYTES
     if line_ms != _UNSTAMPED:
@@ -99,11 +99,11 @@ def _cut(line_ms: int, text: bytes, pieces: list[Piece]) -> bytes:
 
 @dataclass(slots=True)
 class Cursor:
-    """The position of the store in a log. After an interruption the stream is requested again from the second of
-    the last stored piece, and everything up to that piece is skipped.
+    """The position in a log up to which the store has it. After an interruption the stream is requested again from
+    some seconds before the last stored piece, and everything up to that piece is skipped.
 
-    Timestamps may go backwards (two streams of a pod, a corrected clock), so the position is found by the last
-    piece, not by its time. The piece is missing only if a time is later than all that were stored.
+    Timestamps may go backwards (two streams of a pod, a corrected clock), so the position is found by the last piece,
+    not by its time. The piece is missing only if a time is later than all that were stored.
     """
 
     # The pieces with the millisecond of the last one.
@@ -114,30 +114,30 @@ class Cursor:
     _sought: int = 0
 
     def take_store(self, lines: Sequence[LogLine]) -> None:
-        """Set the position to the end of the store, given its last lines."""
+        """Set the position to the end of the stored log. `lines`: its last lines."""
         self._recent, self._latest_ms = [], 0
         self._note(
             [(line.time_ms, _CUT if line.is_partial else STDOUT, line.text.encode()) for line in lines]
         )
 
     def since(self) -> datetime | None:
-        """Return the time from which to request the stream, in whole seconds; None: from the beginning."""
+        """Return the time, in whole seconds, from which to request the stream; None: from the beginning."""
         if not self._recent:
             return None
         return _EPOCH + timedelta(seconds=max(0, self._recent[-1][0] // 1000 - _STEP_BACK_SECONDS))
 
     def begin(self) -> None:
-        """Begin to read a stream that was requested from `since`."""
+        """Prepare for a stream that was requested from `since`. Call it before `take`."""
         # Counted, because equal lines of one millisecond cannot be told apart.
         self._sought = self._recent.count(self._recent[-1]) if self._recent else 0
 
     @property
     def is_seeking(self) -> bool:
-        """Return whether the stream has not reached the last stored piece yet."""
+        """Return whether the stream has not yet reached the last stored piece."""
         return self._sought > 0
 
     def take(self, pieces: list[Piece]) -> tuple[list[Piece], bool]:
-        """Return the new pieces among the next ones of a stream, and whether output before them is missing."""
+        """Return the new ones among the stream's next pieces, and whether output before them is missing."""
         is_torn = False
         if self._sought:
             pieces, is_torn = self._seek(pieces)
@@ -169,5 +169,5 @@ class Cursor:
 
 
 def _seen(piece: Piece) -> tuple[int, bytes, str]:
-    """Return the piece in the form of the store, where invalid UTF-8 has become replacement characters."""
+    """Return a piece as the store has it: invalid UTF-8 has become replacement characters."""
     return piece[0], piece[1], piece[2].decode("utf-8", "replace")

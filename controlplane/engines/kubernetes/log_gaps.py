@@ -19,14 +19,14 @@ _LATE_MS = 5000
 
 @dataclass(slots=True)
 class GapRule:
-    """Finds gaps in a copied log by one rule: nothing is missing while the node's file does not begin later than
-    the file that was read before.
+    """Decides where output of a container may be missing in its copied log. Nothing is missing while the node's log
+    file does not begin later than the file that was read before.
 
     The node keeps only its newest file (about 10 MiB), and a stream that continues in a new file loses the last
-    moment of the old one. The API does not report whether the first file that we read is the container's first.
-    That is estimated by how long no stream was open, and by the rate of output. Times in Unix ms: the container's
-    start and lines by the node's clock, all others by the API server's. If the clocks differ by seconds, the
-    estimate errs towards reporting a gap.
+    moment of the old one. The API does not report whether the first file that we read is the container's first. That
+    is estimated by how long no stream was open, and by the rate of output. Times in Unix ms: the container's start
+    and lines by the node's clock, all others by the API server's. If the clocks differ by seconds, the estimate errs
+    towards reporting a gap.
     """
 
     # The time of the first line of the node's file; after a restart of this process, the time of the last stored
@@ -49,7 +49,7 @@ class GapRule:
         self._is_judged = self.file_began_ms is not None
 
     def listen(self, now_ms: int, started_ms: int | None) -> None:
-        """Record that a stream was opened. `started_ms`: the container's start, in whole seconds."""
+        """Record that a stream was opened at `now_ms`. `started_ms`: the container's start, None if unknown."""
         if self.first_ms is None:
             self._open_ms = now_ms
             if self._covered_ms is None and started_ms is not None:
@@ -57,14 +57,14 @@ class GapRule:
                 self._covered_ms = started_ms + 999
 
     def leave(self, now_ms: int) -> None:
-        """Record that the stream ended without an error."""
+        """Record that the stream ended at `now_ms` without an error."""
         if self.first_ms is None and self._covered_ms is not None:
             self._unseen_ms += max(0, self._open_ms - self._covered_ms)
             self._covered_ms = now_ms
 
     def take(self, pieces: Sequence[Piece], *, is_torn: bool = False) -> list[str]:
-        """Record pieces that were read. Return the texts of the gaps before them. `is_torn`: the node no longer has the
-        piece that was read before them."""
+        """Record pieces that were read, and return the messages of gaps before them. `is_torn`: the node no longer
+        has the piece that was read before them."""
         if not self._is_judged:
             self.first_ms = pieces[0][0] if self.first_ms is None else self.first_ms
             self._last_ms = pieces[-1][0]
@@ -73,29 +73,30 @@ class GapRule:
         return (self.take_file(pieces[0][0]) if is_new else []) + self.judge()
 
     def take_file(self, began_ms: int) -> list[str]:
-        """Record that the node's file begins at `began_ms`. Return the text of the gap before it if it is a later file
-        than the one read before, else []."""
+        """Record that the node's file begins at `began_ms`. Return the message of the gap before it if it is a later
+        file than the one read before, else []."""
         known_ms, self.file_began_ms = self.file_began_ms, began_ms
         is_later = known_ms is not None and began_ms > known_ms
         return [f"output may be missing before {time_of(began_ms)}: {NEW_FILE}"] if is_later else []
 
     def judge(self, *, is_end: bool = False) -> list[str]:
-        """Return the text of the gap before the first file that was read, once that can be decided; [] if nothing is
-        missing, and in later calls. `is_end`: the container's output is complete, so decide now."""
+        """Return the message of the gap before the first file that was read, once that can be decided; [] before, if
+        nothing is missing, and in later calls. `is_end`: the container's output is complete, so decide now."""
         may_be_gone = None if self._is_judged else self.may_be_gone(is_end=is_end)
         self._is_judged = self._is_judged or may_be_gone is not None
         return [f"output may be missing before {time_of(self.seen_ms)}: {MAY_BE_GONE}"] if may_be_gone else []
 
     @property
     def seen_ms(self) -> int:
-        """The time since which all output was read."""
+        """The time, Unix ms, since which all output was read."""
         if self.first_ms is None:
             return self._open_ms
         is_node_ahead = self._covered_ms is not None and self._covered_ms > self._open_ms + _SKEW_MS
         return self.first_ms if is_node_ahead else min(self.first_ms, self._open_ms)
 
     def may_be_gone(self, *, is_end: bool = False) -> bool | None:
-        """Return whether the container may have filled a file before we read; None if it is too early to decide."""
+        """Return whether the container may have filled a file before we read its log; None if it is too early to
+        decide. `is_end`: its output is complete, so decide now."""
         if self.first_ms is None and not is_end:
             return None
         if self._covered_ms is None:

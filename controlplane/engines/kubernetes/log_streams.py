@@ -30,18 +30,18 @@ _HEAD_BYTES = 64
 
 
 class LogNotThere(Exception):
-    """The node answered that it has no file of the log. Retry, because during a rotation the file is absent for a
-    moment; the log of a removed container remains absent."""
+    """The node answered that it has no file of the log. Retry: during a rotation the file is absent for a moment. The
+    log of a removed container stays absent."""
 
 
 def is_removed(remark: str) -> bool:
-    """Return whether the message is a kubelet's report that it removed the container."""
+    """Return whether this message, which a kubelet sends in place of output, means that it removed the container."""
     return remark.startswith("unable to retrieve container logs")
 
 
 class LogStreams:
-    """Opens streams under the client's rate limit and with its credentials, which are renewed after a refusal. Made on
-    the event loop."""
+    """Opens streams of logs under the client's rate limit and with its credentials, which are renewed after a 401.
+    Create it on the event loop."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -64,8 +64,8 @@ class LogStreams:
         self, path: str, query: Mapping[str, str], *, turn_seconds: float = TURN_SECONDS
     ) -> AsyncIterator[aiohttp.StreamReader]:
         """Context manager that opens the log of a pod's main container, with timestamps. `path`: the pod's path in
-        the API, up to `/log`. Raise ApiError if the server refuses the request, EngineUnreachable or one of
-        aiohttp's errors if it does not answer."""
+        the API, up to `/log`; `turn_seconds`: the longest wait for the rate limit. Raise ApiError if the server
+        refuses the request, EngineUnreachable or one of aiohttp's errors if it does not answer."""
         query = {"container": names.MAIN_CONTAINER, "timestamps": "true", **query}
         access, on_thread = self._client.access, asyncio.get_running_loop().run_in_executor
         headers = await on_thread(self._threads, self._take_turn, path, query, turn_seconds)
@@ -90,13 +90,14 @@ class LogStreams:
             yield response.content
 
     def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> dict[str, str]:
-        """Wait for the rate limit, and return the headers to send. Credentials may come from a login program."""
+        """Wait for the rate limit, and return the request's headers. Blocks; credentials may come from a login
+        program."""
         self._client.take_turn("GET", path, query, priority=FOLLOW, timeout_seconds=turn_seconds)
         return self._client.access.headers()
 
     async def file_began_ms(self, path: str) -> int | None:
-        """Return the time of the first line in the node's present file of a log, in Unix ms; None for an empty
-        file. Does not wait for the rate limit. Raise the exceptions of `open`, and TimeoutError after FILE_SECONDS."""
+        """Return the time of the first line in the node's present log file, Unix ms; None if it is empty. Does not
+        wait for the rate limit. Raises as `open`, and TimeoutError after FILE_SECONDS."""
         query = {"limitBytes": str(_HEAD_BYTES)}
         async with asyncio.timeout(FILE_SECONDS), self.open(path, query, turn_seconds=0) as stream:
             stamp = (await stream.read()).partition(b" ")[0]
@@ -107,8 +108,8 @@ class LogStreams:
 
 
 def most_streams() -> int:
-    """Return how many streams may be open. Each takes two file descriptors, and the process needs 256 for other
-    purposes."""
+    """Return how many streams may be open at once. Each takes two file descriptors, and the process needs 256 for
+    other purposes."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = MOST_STREAMS if soft == resource.RLIM_INFINITY else (soft - 256) // 2
     return max(16, min(MOST_STREAMS, room))

@@ -35,21 +35,23 @@ _PLAIN_LABEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the ConfigMap that owns all objects of the attempt: deleting it deletes them."""
+    """Return the ConfigMap that owns all objects of the attempt; deleting it deletes them."""
     data = {"job": spec.job_name, "attempt": str(spec.attempt), "world_size": str(spec.world_size)}
     metadata = _metadata(spec, profile, names.anchor_name(spec.job_id, spec.attempt))
     return names.manifest("ConfigMap", metadata, data={**data, **mpi.launch_data(spec)})
 
 
 def beside(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the objects that must exist before the pod. `made`: the anchor as the cluster returned it."""
+    """Return the objects that must exist before the pod, apart from the anchor. `made`: the anchor as the cluster
+    returned it."""
     found = [service(spec, profile, made)] if has_service(spec) else []
     claim = work_claim(spec, profile)
     return [*found, claim] if claim else found
 
 
 def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headless service that gives each rank a host name, even before its pod is ready."""
+    """Return the headless service that gives each rank a host name, even before its pod is ready. `made`: the
+    anchor."""
     selected = {names.JOB_ID: spec.job_id, names.ATTEMPT: str(spec.attempt)}
     metadata = _metadata(spec, profile, names.service_name(spec.job_id, spec.attempt))
     metadata["ownerReferences"] = [owner(made)]
@@ -59,8 +61,8 @@ def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> 
 
 
 def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
-    """Return the claim of the working directory of (job, rank); None if the directory is deleted with the pod. No
-    attempt owns it, so that the next attempt finds its checkpoints there."""
+    """Return the claim of a rank's working directory; None if the cluster keeps none and it is deleted with the pod.
+    The claim is owned by no attempt, so that the next attempt finds its checkpoints."""
     if not profile.work_storage_class:
         return None
     metadata = _metadata(spec, profile, names.claim_name(spec.job_id, spec.rank))
@@ -70,7 +72,7 @@ def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
 
 
 def claim_of(metadata: Mapping[str, Any], access_mode: str, storage_class: str, size: str) -> dict[str, Any]:
-    """Return a claim for a volume. `size`: a quantity such as 20Gi."""
+    """Return a PersistentVolumeClaim. `size`: a quantity such as 20Gi."""
     spec = {
         "accessModes": [access_mode],
         "storageClassName": storage_class,
@@ -82,8 +84,8 @@ def claim_of(metadata: Mapping[str, Any], access_mode: str, storage_class: str, 
 def launch_key(
     spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any], private_key: str, public_key: str
 ) -> dict[str, Any]:
-    """Return the Secret with the attempt's own key pair in OpenSSH's formats, for a pod for which
-    `mpi.needs_launch`; `made` is the anchor."""
+    """Return the Secret with the attempt's own key pair, in OpenSSH's formats, for pods for which `mpi.needs_launch`
+    is True. `made`: the anchor."""
     metadata = _metadata(spec, profile, names.key_name(spec.job_id, spec.attempt))
     metadata["ownerReferences"] = [owner(made)]
     data = {mpi.PRIVATE_KEY: private_key, mpi.PUBLIC_KEY: public_key}
@@ -93,8 +95,9 @@ def launch_key(
 def pod(
     spec: PodSpec, profile: ClusterProfile, node: NodeReport | None, made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the pod. `node`: the report of `spec.node`, None if the cluster's own scheduler chooses; `made`: the
-    anchor as the cluster returned it. Raise EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN, NOT_SUPPORTED)."""
+    """Return the Pod of a spec. `node`: the report of `spec.node`, None if the cluster's own scheduler chooses;
+    `made`: the anchor as the cluster returned it. Raise EngineRefused: CANNOT_SHARE if the node cannot give the
+    share, IMAGE_UNKNOWN without an image, NOT_SUPPORTED for a resource that jobs may not request."""
     metadata = _metadata(spec, profile, spec.name)
     # Users' labels are free text, and Kubernetes refuses a pod with an invalid label: such labels are an annotation.
     plain = {key: value for key, value in spec.labels.items() if _is_plain(key, value)}
@@ -119,7 +122,8 @@ def pod(
 
 
 def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str, Any]:
-    """Return a placeholder pod that occupies a name which must never start. Its scheduling gate is never removed."""
+    """Return a Pod that never starts, which occupies the name of a pod that must not start. Its scheduling gate is
+    never removed."""
     job_id, attempt, rank = pod_name.rsplit("-", 2) if pod_name.count("-") >= 2 else (pod_name, "0", "0")
     identity = {names.JOB_ID: job_id, names.ATTEMPT: attempt, names.RANK: rank, names.STOPPED: "true"}
     labels = {**names.labels(profile.installation, project), **identity}
@@ -141,8 +145,8 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
 
 
 def owner(made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a controller reference to the attempt's anchor. It makes the pod a managed one, and `kubectl drain`
-    evicts no others."""
+    """Return the ownerReference to the attempt's anchor, as controller, because `kubectl drain` evicts only pods with
+    one."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -154,25 +158,25 @@ def owner(made: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_service(spec: PodSpec) -> bool:
-    """Return whether the attempt's pods have host names for each other."""
+    """Return whether the attempt has a headless service, by which its pods have host names."""
     is_gang = spec.world_size > 1 or spec.min_pods > 1 or spec.is_host or len(spec.launches) > 1
     return is_gang or spec.has_stable_names
 
 
 def write_devices(devices: Iterable[DeviceShare]) -> str:
-    """Return `0:1000:32768,1:500:16384`: index, milli-GPUs and MiB of each device."""
+    """Return devices as text, index:milli-GPUs:MiB of each: `0:1000:32768,1:500:16384`."""
     return ",".join(f"{share.index}:{share.milli_gpus}:{share.memory_mib}" for share in devices)
 
 
 def read_devices(text: str) -> tuple[DeviceShare, ...]:
-    """Parse the output of `write_devices`. Raise ValueError for anything else."""
+    """Return the devices in a text of `write_devices`. Raise ValueError for any other text."""
     parts = [part.split(":") for part in text.split(",") if part]
     return tuple(DeviceShare(int(index), int(milli), int(mib)) for index, milli, mib in parts)
 
 
 def image_of(spec: PodSpec, profile: ClusterProfile) -> str:
-    """Return the image reference: the profile's alias for the image's name (with or without its tag), the name itself,
-    or the default image. Raises EngineRefused if the job names no image and the cluster has no default."""
+    """Return the reference of the pod's image: what the cluster's settings have for its name (with or without tag),
+    else the name itself, else the default image. Raise EngineRefused(IMAGE_UNKNOWN) if there is none."""
     bare = re.sub(r"(@.*|:[^/:]*)$", "", spec.image)
     reference = (
         profile.images.get(spec.image) or profile.images.get(bare) or spec.image or profile.default_image
@@ -186,8 +190,9 @@ def image_of(spec: PodSpec, profile: ClusterProfile) -> str:
 
 
 def gpu_request(spec: PodSpec, node: NodeReport | None) -> int:
-    """Return how many units of the node's GPU resource the pod requests; on a node that divides its GPUs the unit is
-    a part. Without a node, only whole GPUs are counted; shares are requested from the scheduler that places them."""
+    """Return how many units of the node's GPU resource the pod requests: GPUs, or parts on a node that divides them.
+    `node` None: count whole GPUs only, because shares are requested from the scheduler that places them. Raise
+    EngineRefused(CANNOT_SHARE) if the node cannot give the share."""
     if node is None:
         return sum(share.milli_gpus == 1000 for share in spec.devices)
     wanted = [-(-share.milli_gpus * node.device_parts // 1000) for share in spec.devices]
@@ -207,8 +212,8 @@ def gpu_request(spec: PodSpec, node: NodeReport | None) -> int:
 
 
 def escaped(argument: str) -> str:
-    """Escape an argument so that Kubernetes replaces `$(NAME)` and nothing else. Other occurrences of `$$` are kept,
-    because in many scripts they are the shell's own pid."""
+    """Return a command argument in which Kubernetes replaces `$(NAME)` and nothing else. Other `$$` are kept, because
+    in many scripts they are the shell's process id."""
     if "$$" not in argument:
         return argument
     pieces, end = [], 0
@@ -223,7 +228,7 @@ def _metadata(spec: PodSpec, profile: ClusterProfile, name: str) -> dict[str, An
 
 
 def _is_plain(key: str, value: str) -> bool:
-    """Return whether a label is valid in Kubernetes."""
+    """Return whether a label's key and value are valid in Kubernetes."""
     return bool(_PLAIN_LABEL.fullmatch(key)) and (value == "" or bool(_PLAIN_LABEL.fullmatch(value)))
 
 
@@ -281,8 +286,8 @@ def _program(spec: PodSpec) -> dict[str, list[str]]:
 
 
 def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, Any]]:
-    """Return the container's variables, later ones overriding earlier ones: defaults, the cluster's, the user's,
-    and finally the pod's identity and devices."""
+    """Return the container's variables; later ones override earlier ones: defaults, the cluster's, the user's, the
+    pod's identity and devices. Variables by which NVIDIA's runtime gives devices are dropped."""
     own = {
         **identity_env(spec, {port: port for port in spec.ports}),
         **device_env(spec, (share.index for share in spec.devices)),
@@ -317,7 +322,7 @@ def _defaults(spec: PodSpec) -> dict[str, str]:
 
 
 def _literal(value: str) -> str:
-    """Escape a variable's value so that Kubernetes replaces nothing in it."""
+    """Return a variable's value, escaped so that Kubernetes replaces nothing in it."""
     return value.replace("$", "$$") if "$$" in value or "$(" in value else value
 
 
@@ -356,9 +361,9 @@ def _volumes(spec: PodSpec, profile: ClusterProfile) -> mounts.Volumes:
 
 
 def _affinity(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the affinity to the chosen node, or to the pools and without the nodes to avoid if the cluster's own
-    scheduler chooses. Not by `nodeName`: with an affinity kube-scheduler still checks and binds the pod, which taints,
-    device plugins and WaitForFirstConsumer volumes need."""
+    """Return the affinity to the chosen node; without one, to the spec's node pools and not to the nodes to avoid.
+    Not `nodeName`: with an affinity kube-scheduler still checks and binds the pod, which taints, device plugins and
+    WaitForFirstConsumer volumes need."""
     if spec.node:
         return on_nodes([spec.node])
     avoided = [_is_node(node, "NotIn") for node in spec.avoid_nodes]
@@ -368,7 +373,7 @@ def _affinity(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
 
 
 def on_nodes(nodes: Iterable[str]) -> dict[str, Any]:
-    """Return the affinity of a pod that may run on these nodes; {} for any."""
+    """Return the affinity of a pod that may run only on these nodes; {} for none given, which allows any."""
     return _required([{"matchFields": [_is_node(node, "In")]} for node in nodes])
 
 
@@ -383,7 +388,7 @@ def _required(terms: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _tolerations(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, str]]:
-    """Return the profile's tolerations, and those of spot taints if the pod may use a spot pool."""
+    """Return the profile's tolerations, and those of spot taints if the pod may run in a spot pool."""
     # Without a node the cluster's scheduler may choose any of these pools.
     pools = [node.pool] if node else list(spec.node_pools) or ["*"]
     has_spot = any(profile.has_spot(pool) for pool in pools) and (node is not None or spec.is_preemptible)
@@ -392,7 +397,7 @@ def _tolerations(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None
 
 
 def pod_security(profile: ClusterProfile) -> dict[str, Any]:
-    """Return the security context of a pod, by the cluster's settings."""
+    """Return the security context of a pod, from the cluster's settings."""
     return without_empty(
         {
             "runAsNonRoot": True if profile.pod_security == "restricted" else None,
@@ -407,7 +412,7 @@ def pod_security(profile: ClusterProfile) -> dict[str, Any]:
 
 
 def container_security(profile: ClusterProfile) -> dict[str, Any]:
-    """Return the security context of a container that the pod security standard requires."""
+    """Return the security context of a container: what the standard "restricted" requires, {} for other standards."""
     # Other standards require nothing here, and images may need what this forbids.
     if profile.pod_security != "restricted":
         return {}
@@ -415,10 +420,10 @@ def container_security(profile: ClusterProfile) -> dict[str, Any]:
 
 
 def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop empty strings, lists and dicts, and None; keep False and 0."""
+    """Return the fields whose values are not "", [], {} or None; False and 0 are kept."""
     return {name: value for name, value in fields.items() if value not in ("", [], {}, None)}
 
 
 def without(fields: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Drop these keys."""
+    """Return the fields except these keys."""
     return {name: value for name, value in fields.items() if name not in keys}

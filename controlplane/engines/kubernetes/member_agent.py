@@ -24,7 +24,7 @@ LOOK_SECONDS, AGE_SECONDS = 0.1, 1.0
 
 
 def main(directory: Path) -> None:
-    """Serve until the input ends."""
+    """Serve until the input ends. `directory`: shared with the program of the pod."""
     wakeup, unread, reports = wakeup_pipe_of(directory), b"", Reports(directory / STATUS)
     while True:
         ready, _, _ = select.select([0, wakeup], [], [], LOOK_SECONDS)
@@ -41,15 +41,14 @@ def main(directory: Path) -> None:
 
 
 class Reports:
-    """Reports changes of the status file at `path`."""
+    """Prints changes of the status file at `path`."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.mark, self.text, self.aged_at = path, (0, 0), "", 0.0
 
     def look(self) -> None:
-        """Print the status file if it has changed, and the age of its last heartbeat once a second. A heartbeat
-        changes only the file's time, so a new time alone is no change; new text of equal size in the same inode is
-        noticed with the next age."""
+        """Print the status file if it has changed, and every AGE_SECONDS the age of its last heartbeat, which changes
+        only the file's time. New text of equal size in the same inode is noticed with the next age."""
         try:
             found = os.stat(self.path)
             mark, is_due = (found.st_ino, found.st_size), time.monotonic() - self.aged_at >= AGE_SECONDS
@@ -71,8 +70,8 @@ class Reports:
 
 
 def wakeup_pipe_of(directory: Path) -> int:
-    """Return the descriptor of the named pipe that the program writes to after an urgent report; replaces any other
-    file there."""
+    """Return a file descriptor of the named pipe that the program writes to after an urgent report. Any other file in
+    its place is replaced."""
     path = directory / WAKEUP
     if not path.is_fifo():
         path.unlink(missing_ok=True)
@@ -82,7 +81,8 @@ def wakeup_pipe_of(directory: Path) -> int:
 
 
 def deliver(path: Path, text: str) -> None:
-    """Replace the membership file atomically, unless it is newer: the connection of a former leader may open late."""
+    """Replace the membership file atomically, unless it has a newer membership: the connection of a former leader may
+    open late."""
     try:
         known = generation_of(path.read_text())
     except (OSError, UnicodeDecodeError):
@@ -97,7 +97,7 @@ def deliver(path: Path, text: str) -> None:
 
 
 def generation_of(text: str) -> int:
-    """Return the generation of a membership; 0 for any other text."""
+    """Return the generation number in a membership's JSON text; 0 for any other text."""
     try:
         return int(json.loads(text)["generation"])
     except (ValueError, KeyError, TypeError):

@@ -47,7 +47,8 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """What is known of one pod. Callers' threads write `wanted` and `asked_at`, the event loop everything else."""
+    """What is known of one elastic pod. Callers' threads write `wanted` and `asked_at`, the event loop everything
+    else. Times are of time.monotonic()."""
 
     wanted: str = ""
     asked_at: float = 0.0
@@ -61,18 +62,19 @@ class _Member:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def seconds_left(self) -> float:
-        """Return for how long the pod still counts as part of an elastic job."""
+        """Return for how many seconds the pod still counts as part of an elastic job; 0 or less if it no longer
+        does."""
         return 0.0 if self.is_over else self.asked_at + UNASKED_SECONDS - time.monotonic()
 
     def end(self) -> None:
-        """Have the connection closed."""
+        """Have the pod's connection closed."""
         self.is_over = True
         self.changed.set()
 
 
 class Memberships:
-    """The connections of one process to elastic pods. `open_agent` starts the agent in a pod and raises
-    EngineRefused or EngineUnreachable; `on_change` is called after a worker has reported a new status."""
+    """The connections of this process to elastic pods. Thread-safe. `open_agent` starts the agent in a pod and raises
+    EngineRefused or EngineUnreachable; `on_change` is called on the event loop after a worker reported a new status."""
 
     def __init__(self, open_agent: Callable[[str], Process], on_change: Callable[[], None]) -> None:
         self._open_agent, self._on_change = open_agent, on_change
@@ -82,8 +84,9 @@ class Memberships:
         self._is_closed = False
 
     def exchange(self, pod_name: str, membership: str, *, is_running: bool) -> MemberReport:
-        """Set a pod's membership, JSON text ("" keeps the last one), and return the last report of the pod's agent.
-        Returns at once; the membership arrives within milliseconds."""
+        """Set a pod's membership, JSON text ("" keeps the last one), and return the last report of its agent, empty
+        if there is none. Returns at once; the membership arrives within milliseconds if the pod is connected.
+        `is_running`: connect to it if it is not."""
         member = self._members.setdefault(pod_name, _Member())
         member.asked_at = time.monotonic()
         is_new = membership not in ("", member.wanted)
@@ -94,13 +97,13 @@ class Memberships:
         return MemberReport(member.text, member.age) if member.text else MemberReport()
 
     def forget(self, pod_name: str) -> None:
-        """Close the connection of a pod that has ended, and drop its report."""
+        """Close the connection to a pod that has ended, and drop its report. Returns at once."""
         if pod_name in self._members:
             self._call(self._forget, pod_name)
 
     def close(self) -> None:
-        """Close all connections. Returns after CLOSING_SECONDS at the latest; the remaining ones are closed on
-        daemon threads."""
+        """Close all connections. Blocks for CLOSING_SECONDS at most; the remaining ones are closed on daemon
+        threads."""
         self._is_closed = True
         if self._members:
             asyncio.run_coroutine_threadsafe(self._end_all(), event_loop(STREAMS)).result()
@@ -112,7 +115,7 @@ class Memberships:
     # The methods below run on the event loop.
 
     def _tend(self, pod_name: str, member: _Member, is_running: bool) -> None:
-        """Open a connection to a running pod that has none, or send the membership over the one it has."""
+        """Connect to a running pod without a connection, unless its pause lasts; then have the membership sent."""
         is_due = is_running and not member.is_connected and time.monotonic() >= member.not_before
         # A member that was dropped meanwhile is a new one at the next exchange.
         if is_due and not self._is_closed and self._members.get(pod_name) is member:
@@ -133,7 +136,7 @@ class Memberships:
             await asyncio.wait(self._tasks, timeout=CLOSING_SECONDS)
 
     async def _connect(self, pod_name: str, member: _Member) -> None:
-        """Open one connection to a pod's agent, serve it until it ends, and close it."""
+        """Connect to a pod's agent, serve the connection until it ends, and close it. A refusal is only logged."""
         connection: _Connection | None = None
         try:
             async with self._opening:
@@ -156,7 +159,8 @@ class Memberships:
             logger.error("a connection to an elastic pod could not be opened or closed", exc_info=error)
 
     def _pause(self, member: _Member, connection: _Connection | None) -> None:
-        """Delay the next connection to a pod. `connection`: the one that has ended, None if none could be opened."""
+        """Set when to connect to the pod again, and drop pods that no longer count. `connection`: the one that has
+        ended, None if none could be opened."""
         if connection is not None:
             longer = min(2 * member.pause, LONGEST_PAUSE_SECONDS)
             member.pause = PAUSE_SECONDS if connection.was_useful() else longer
@@ -169,7 +173,7 @@ class Memberships:
 
 
 class _Connection:
-    """One connection to the agent in a pod, on the event loop."""
+    """One connection to the agent in a pod. Used on the event loop only."""
 
     def __init__(self, member: _Member, process: Process, on_change: Callable[[], None]) -> None:
         self.process, self._member, self._on_change = process, member, on_change
@@ -180,7 +184,8 @@ class _Connection:
         self._counted, self._counted_at = 0, 0.0
 
     async def serve(self) -> None:
-        """Send memberships and take reports until the connection ends or the pod is no longer asked about."""
+        """Send memberships and take reports, until the connection ends or the pod no longer counts as part of an
+        elastic job."""
         loop, descriptor, changed = asyncio.get_running_loop(), self.process.fileno(), self._member.changed
         loop.add_reader(descriptor, changed.set)
         try:
@@ -206,8 +211,8 @@ class _Connection:
             loop.remove_writer(descriptor)
 
     def was_useful(self) -> bool:
-        """Return whether the connection brought a report or lasted. A worker with long imports has nothing to report
-        yet, and a proxy may cut the connection."""
+        """Return whether the connection brought a report or lasted long. A worker with long imports has nothing to
+        report yet, and a proxy may cut the connection."""
         return self._has_reported or time.monotonic() - self._opened_at > LONGEST_PAUSE_SECONDS
 
     def _write(self) -> None:
@@ -218,8 +223,8 @@ class _Connection:
             self._unsent = self._unsent[self.process.write(self._unsent) :]
 
     def _read(self) -> bool:
-        """Read what the pod has printed; return whether there may be more. Raise EOFError or OSError at its end, or if
-        it prints too much."""
+        """Read what the pod has printed; return whether there may be more. Raise EOFError or OSError at the end, and
+        EOFError if the pod prints too much."""
         for _ in range(READS_PER_TURN):
             output, data = self.process.read()
             if not data:
@@ -249,7 +254,7 @@ class _Connection:
                 continue
 
     def _is_flood(self, data: bytes) -> bool:
-        """Count what was read; return whether it is more than an agent would send."""
+        """Count what was read; return whether it is more than an agent sends."""
         now = time.monotonic()
         if now - self._counted_at >= 1.0:
             self._counted, self._counted_at = 0, now
@@ -258,7 +263,7 @@ class _Connection:
 
 
 async def _on_thread(call: Callable[[], Result]) -> Result:
-    """Return the result of a call that may block on a pod. Its thread is a daemon, so that a lost API server cannot
+    """Return the result of a blocking call, run on a daemon thread, so that an API server that does not answer cannot
     delay the end of the process."""
     result = concurrent.futures.Future[Result]()
 

@@ -12,7 +12,8 @@ Volumes: TypeAlias = dict[str, tuple[dict[str, Any], dict[str, Any]]]
 
 
 def volumes_of(host_paths: Mapping[str, str], mounts: Sequence[Mount]) -> Volumes:
-    """Return the volumes of a cluster's host paths, read-only, and of a job's mounts."""
+    """Return the volumes for a job's mounts and, read-only, for the cluster's host paths (`host_paths`: path in the
+    pod -> path on the node)."""
     found: Volumes = {
         f"host-{number}": ({"mountPath": path, "readOnly": True}, _directory(source))
         for number, (path, source) in enumerate(sorted(host_paths.items()))

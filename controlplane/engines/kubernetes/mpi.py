@@ -78,18 +78,19 @@ until_it_works getent hosts "$launcher"
 
 
 def needs_launch(spec: PodSpec) -> bool:
-    """Return whether the pod is part of a gang with a launcher."""
+    """Return whether the pod is a launcher or one of the hosts on which a launcher starts ranks."""
     return bool(spec.launches) or spec.is_host
 
 
 def hosts(spec: PodSpec) -> list[str]:
-    """Return the names of the attempt's pods, by rank."""
+    """Return the host names of the attempt's pods in its headless service, by rank."""
     service = names.service_name(spec.job_id, spec.attempt)
     return [f"{names.host_name(rank)}.{service}" for rank in range(spec.world_size)]
 
 
 def launch_data(spec: PodSpec) -> Mapping[str, str]:
-    """Return the launch files for the anchor, by file name; the same for every pod of the attempt."""
+    """Return the launch files by name, for the attempt's anchor; {} without a launcher. The same for every pod of the
+    attempt."""
     if not needs_launch(spec):
         return {}
     scripts = {CONFIG_FILE: SSHD_CONFIG, HOST_FILE: HOST_SCRIPT, WAIT_FILE: WAIT_SCRIPT}
@@ -97,7 +98,7 @@ def launch_data(spec: PodSpec) -> Mapping[str, str]:
 
 
 def environment(spec: PodSpec) -> Mapping[str, str]:
-    """Return a launcher's environment variables; a job may override them."""
+    """Return the default environment variables of a launcher, which its job may override; {} for other pods."""
     if not spec.launches:
         return {}
     variables = launch_variables(LAUNCH_DIR, len(spec.launches))
@@ -108,7 +109,7 @@ def environment(spec: PodSpec) -> Mapping[str, str]:
 
 
 def volumes(spec: PodSpec) -> Volumes:
-    """Return the volumes of the launch files and the attempt's key; {} for a pod outside such a gang."""
+    """Return the volumes with the launch files and the attempt's key, by name; {} for a pod without a launcher."""
     if not needs_launch(spec):
         return {}
     files = [{"key": file, "path": file} for file in sorted(launch_data(spec))]
@@ -123,14 +124,15 @@ def volumes(spec: PodSpec) -> Volumes:
 
 
 def dns_config(spec: PodSpec, namespace: str) -> dict[str, Any]:
-    """Return DNS settings that resolve the launcher's host name without a domain, as Hydra passes it to its hosts."""
+    """Return DNS settings in which the launcher's host name resolves without a domain, because Hydra passes that name
+    to its hosts; {} for a pod without a launcher."""
     if not needs_launch(spec):
         return {}
     return {"searches": [f"{names.service_name(spec.job_id, spec.attempt)}.{namespace}.svc.cluster.local"]}
 
 
 def wait_command(spec: PodSpec) -> list[str]:
-    """Return the command that delays a launcher until every host answers; [] without other hosts."""
+    """Return the command that waits until all hosts of a launcher answer; [] for other pods and without other hosts."""
     # mpirun gives up at the first host that refuses a connection, and pods of a gang start seconds apart.
     is_needed = len(spec.launches) > 1
     return ["/bin/sh", f"{LAUNCH_DIR}/{WAIT_FILE}", *hosts(spec)] if is_needed else []

@@ -29,8 +29,8 @@ OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAIN
 
 
 def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
-    """Return whether the operator runs the attempt; the same for each of its pods. It cannot if pods request GPU
-    shares or mount different claims: these depend on the node, but one template serves all hosts."""
+    """Return whether the MPI operator runs the attempt, the same for all its pods. It does not if pods request shares
+    of GPUs or mount different claims, because one template serves all hosts."""
     if not spec.has_equal_mounts:
         return False
     is_whole = all(share.milli_gpus == 1000 for share in spec.devices)
@@ -38,19 +38,19 @@ def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
 
 
 def marked(anchor: RawView, spec: PodSpec) -> dict[str, Any]:
-    """Return the anchor with a note that the operator creates the attempt's pods. The anchor that is created first
+    """Return the anchor with a mark that the operator creates the attempt's pods. The anchor that is created first
     decides for all of them."""
     return {**anchor, "data": {**anchor["data"], LAUNCHED_BY: OPERATOR, **host_files(hosts(spec))}}
 
 
 def is_marked(anchor: RawView) -> bool:
-    """Return whether the anchor has the note of `marked`."""
+    """Return whether the operator creates the attempt's pods, by the mark of `marked`."""
     return (anchor.get("data") or {}).get(LAUNCHED_BY) == OPERATOR
 
 
 def mpi_job_name(spec: PodSpec) -> str:
-    """Return the MPIJob's name. The operator names the service after it, so it is the name of the attempt's
-    service."""
+    """Return the MPIJob's name: that of the attempt's service, because the operator names its service after the
+    MPIJob."""
     return names.service_name(spec.job_id, spec.attempt)
 
 
@@ -62,14 +62,14 @@ def hosts(spec: PodSpec) -> list[str]:
 
 
 def host_of(launcher: PodSpec) -> PodSpec:
-    """Return the spec of the Worker template: that of rank 1, which stands for all hosts of this launcher."""
+    """Return the spec for the MPIJob's Worker template: that of rank 1, which stands for all hosts of this launcher."""
     name = pod_name(launcher.job_id, launcher.attempt, 1)
     return replace(launcher, name=name, rank=1, role="worker", launches=(), is_host=True)
 
 
 def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> dict[str, Any]:
-    """Return the MPIJob of the launcher's `spec`. `launcher` and `host` are our manifests of these pods;
-    `made` is the anchor."""
+    """Return the MPIJob of an attempt. `spec`: the launcher's; `launcher` and `host`: our manifests of the two kinds
+    of pods; `made`: the anchor."""
     metadata = {
         "name": mpi_job_name(spec),
         "namespace": launcher["metadata"]["namespace"],
@@ -95,8 +95,9 @@ def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> d
 
 
 def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, Any]:
-    """Return a merge patch that turns `found`, a pod created by the operator, into `wanted`, the pod that we would
-    create. The server answers 409 if `found` has changed. Raise EngineRefused(CANNOT_SHARE)."""
+    """Return the merge patch that turns `found`, a pod that the operator created, into `wanted`, the pod that we
+    would create. The server answers it with 409 if `found` has changed. Raise EngineRefused(CANNOT_SHARE) if they
+    request different numbers of GPUs."""
     if _gpus(found, gpu_resource) != _gpus(wanted, gpu_resource):
         words = "Its nodes divide their GPUs differently, and the MPI operator makes equal pods."
         raise EngineRefused(CANNOT_SHARE, f"{words} Choose one node pool, or set mpi_operator to false.")
@@ -122,7 +123,8 @@ def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, A
 
 
 def _replicas(count: int, pod: RawView, spec: PodSpec) -> dict[str, Any]:
-    """Return an entry of mpiReplicaSpecs; its template is our manifest of one such pod, without the pod's own parts."""
+    """Return an entry of mpiReplicaSpecs for `count` pods: our manifest of one of them, without what identifies that
+    pod."""
     metadata = {
         "labels": without(pod["metadata"]["labels"], names.RANK),
         "annotations": without(pod["metadata"]["annotations"], names.DEVICES),

@@ -81,19 +81,20 @@ MAIN_CONTAINER = "main"
 
 
 def manifest(kind: str, metadata: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
-    """Return an API object of a kind in KINDS. `rest`: its other top-level fields, such as `spec` or `data`."""
+    """Return an API object of a kind in KINDS. `rest`: its top-level fields besides metadata, such as `spec` or
+    `data`."""
     return {"apiVersion": KINDS[kind][0], "kind": kind, "metadata": dict(metadata), **rest}
 
 
 def list_path(kind: str, namespace: str = "") -> str:
-    """Return the path of the objects of a kind, in one namespace or in all."""
+    """Return the API path of all objects of a kind in a namespace; "" for all namespaces, or for kinds without one."""
     version, plural = KINDS[kind]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
 
 
 def path_of(raw: Mapping[str, Any], kind: str = "") -> str:
-    """Return the path of an object. `kind`: needed for objects from a list, which do not contain it."""
+    """Return the API path of an object. `kind`: its kind if it comes from a list, whose objects do not contain it."""
     metadata = raw["metadata"]
     return f"{list_path(kind or raw['kind'], metadata.get('namespace', ''))}/{metadata['name']}"
 
@@ -109,7 +110,7 @@ def service_name(job_id: str, attempt: int) -> str:
 
 
 def key_name(job_id: str, attempt: int) -> str:
-    """Return the name of the Secret with the key by which an attempt's launcher logs in to its hosts."""
+    """Return the name of the Secret with the SSH key of an attempt's launcher."""
     return f"{job_id}-{attempt}-ssh"
 
 
@@ -119,37 +120,37 @@ def host_name(rank: int) -> str:
 
 
 def claim_name(job_id: str, rank: int) -> str:
-    """Return the name of the claim for the working directory, which all attempts of (job, rank) share."""
+    """Return the name of the claim for a rank's working directory, which all attempts of the job share."""
     return f"work-{job_id}-{rank}"
 
 
 def pod_name(raw: Mapping[str, Any]) -> str:
-    """Return our name for a pod of ours: its own name, or the label value if an operator named it."""
+    """Return our name for one of our pods: its label if an operator named the pod, else its own name."""
     metadata = raw["metadata"]
     return str((metadata.get("labels") or {}).get(POD) or metadata["name"])
 
 
 def made_by(raw: Mapping[str, Any]) -> str | None:
-    """Return the installation in an object's label, None without one."""
+    """Return the id of the installation in an object's label, None without one."""
     theirs: str | None = (raw["metadata"].get("labels") or {}).get(INSTALLATION)
     return theirs
 
 
 def is_unplaced(raw: Mapping[str, Any]) -> bool:
-    """Return whether the MPI operator created this pod and `start` has not given it our identity yet. Until then our
-    scheduling gate keeps it from running."""
+    """Return whether the MPI operator created this pod and `start` has not made it ours yet. Until then a scheduling
+    gate keeps it from running."""
     labels = raw["metadata"].get("labels") or {}
     return MPI_ROLE in labels and POD not in labels
 
 
 def operated(mpi_job: str, rank: int) -> str:
-    """Return the name under which the cache has the unplaced pod of a rank, whose own name may be random."""
+    """Return the key under which the cache has the unplaced pod of a rank, whose own name may be random."""
     return f"{mpi_job}/{rank}"
 
 
 def operated_by(raw: Mapping[str, Any]) -> str:
-    """Return the name of an unplaced pod in the form of `operated`: the launcher is rank 0, `<job>-worker-0` is rank
-    1. A pod with other labels or another name keeps its own."""
+    """Return the key of an unplaced pod, in the form of `operated`: the launcher is rank 0, `<job>-worker-0` is rank
+    1. Without such labels and name, return the pod's name."""
     labels, name = raw["metadata"]["labels"], str(raw["metadata"]["name"])
     number = name.rpartition("-")[2]
     is_launcher = labels[MPI_ROLE] == "launcher"
@@ -167,13 +168,13 @@ def pod_path(raw: Mapping[str, Any]) -> str:
 
 
 def labels(installation: str, project: str = "") -> dict[str, str]:
-    """Return the labels of an installation's objects; with `project`, those of the project's objects."""
+    """Return the labels of all objects of an installation, and with `project` those of a project's objects."""
     ours = {MANAGED_BY: FIELD_MANAGER, INSTALLATION: installation}
     return {**ours, PROJECT: project} if project else ours
 
 
 def labels_of(spec: PodSpec, installation: str) -> dict[str, str]:
-    """Return the labels of an attempt's objects, without the labels that identify a single pod."""
+    """Return the labels that all objects of an attempt have."""
     return {
         **labels(installation, spec.project),
         JOB_ID: spec.job_id,
@@ -184,10 +185,10 @@ def labels_of(spec: PodSpec, installation: str) -> dict[str, str]:
 
 
 def ours(installation: str) -> str:
-    """Return the label selector of every object of this installation."""
+    """Return the label selector for all objects of this installation."""
     return selector({INSTALLATION: installation})
 
 
 def of_job(installation: str, job_id: str) -> str:
-    """Return the label selector of every object of a job, of all attempts."""
+    """Return the label selector for all objects of a job, of every attempt."""
     return selector({INSTALLATION: installation, JOB_ID: job_id})

@@ -16,13 +16,13 @@ from datasets.storage.claims import CacheClaim
 
 
 def with_suffix(engine: Engine, suffix: str) -> Engine:
-    """Return the engine, wrapped if the cluster's setting `node_suffix` is set."""
+    """Return the engine, wrapped so that nodes' names have this suffix; unchanged for ""."""
     return cast(Engine, RenamedNodes(engine, suffix)) if suffix else engine
 
 
 class RenamedNodes:
-    """An engine with renamed nodes; see the module's docstring. As thread-safe as the wrapped engine: its memory
-    holds only a cache."""
+    """An engine whose nodes have a suffix in all names that callers pass and get. As thread-safe as the wrapped
+    engine."""
 
     def __init__(self, engine: Engine, suffix: str) -> None:
         self._engine, self._suffix = engine, suffix
@@ -30,7 +30,7 @@ class RenamedNodes:
         self._known: dict[str, tuple[PodReport, PodReport]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Return the wrapped engine's attribute, for everything that contains no node names."""
+        """Return the wrapped engine's attribute, for methods that have no nodes' names in arguments or results."""
         return getattr(self._engine, name)
 
     def nodes(self) -> tuple[NodeReport, ...]:
@@ -46,8 +46,8 @@ class RenamedNodes:
         self._engine.start(there)
 
     def pods(self) -> tuple[PodReport, ...]:
-        """Return the renamed reports. A report that the wrapped engine returns again is not renamed again, as most of
-        ten thousand are unchanged from one second to the next."""
+        """Return the wrapped engine's reports with renamed nodes. A report that is the same object as in the last
+        call is not renamed again, because most of ten thousand do not change within a second."""
         earlier = self._known
         # A dict of this call alone, because others may read at the same time.
         found: dict[str, tuple[PodReport, PodReport]] = {}

@@ -29,7 +29,8 @@ _ELSEWHERE = (
 
 
 class Objects:
-    """Creates objects in one cluster, for one installation. Thread-safe. `clock` returns monotonic seconds."""
+    """Creates and checks objects in one cluster for one installation. Thread-safe. `clock` returns monotonic
+    seconds."""
 
     def __init__(
         self, client: Client, installation: str, clock: Callable[[], float] = time.monotonic
@@ -44,15 +45,15 @@ class Objects:
         self._lock = threading.Lock()
 
     def read(self, path: str, **options: Any) -> Raw | None:
-        """Return an object, None if it does not exist. `options`: the options of `Client.get`. Raise EngineRefused
+        """Return the object at `path`, None if there is none. `options`: those of `Client.get`. Raise EngineRefused
         if the server refuses the request."""
         with refusals():
             return self._client.find(path, **options)
 
     def make(self, body: Raw) -> Raw:
-        """Create the object, or adopt it if it exists with our identity labels; return it as stored (an existing
-        Secret: `body`, since we may not read secrets). Raise EngineRefused if the server refuses it or the name belongs
-        to others, EngineUnreachable if a retry can succeed."""
+        """Create an object, or find it if an earlier request created it; return it as stored. Of an existing Secret
+        return `body`, because we may not read secrets. Raise EngineRefused if the server refuses it or the name
+        belongs to others, EngineUnreachable if a retry can succeed."""
         try:
             created: Raw = self._client.create(_list_of(body), body)
             return created
@@ -65,32 +66,32 @@ class Objects:
         return self._adopt(names.path_of(body), body)
 
     def make_remembered(self, body: Raw) -> Raw:
-        """Create or adopt an object like `make`, but send no request if it was made less than REMEMBERED_SECONDS
-        ago."""
+        """Call `make`, or return its result if that is less than REMEMBERED_SECONDS old."""
         return self._remembered(names.path_of(body), lambda: self.make(body))
 
     def require_namespace(self, body: Raw) -> None:
-        """Create the namespace if it is missing. Raise EngineRefused if it is not ours."""
+        """Create the namespace if it is missing; checked at most every REMEMBERED_SECONDS. Raise EngineRefused if it
+        is not ours or is being deleted."""
         self._remembered(names.path_of(body), lambda: self._require_namespace(body))
 
     def require_queue(self, path: str) -> None:
-        """Check a Queue like `check_queue`, but send no request if it was checked less than REMEMBERED_SECONDS ago."""
+        """Raise EngineRefused if the Queue is not ours; checked at most every REMEMBERED_SECONDS."""
         self._remembered(path, lambda: self.check_queue(path))
 
     def check_queue(self, path: str) -> Raw:
-        """Return the Queue, {} if it does not exist yet. Raise EngineRefused if it is not ours."""
+        """Return the Queue at `path`, {} if it does not exist. Raise EngineRefused if it is not ours."""
         if (found := self.read(path)) is not None:
             self._require_ours("Queue", found, NAME_TAKEN)
         return found or {}
 
     def forget(self, prefix: str) -> None:
-        """Forget the results cached for objects under this path, because these were removed or changed."""
+        """Forget that objects whose paths begin with `prefix` exist, because they were removed or changed."""
         with self._lock:
             self._seen = {path: seen for path, seen in self._seen.items() if not path.startswith(prefix)}
 
     @contextlib.contextmanager
     def in_use(self, path: str) -> Iterator[None]:
-        """Context manager that marks the object as in use, however long the requests of its block take."""
+        """Context manager during which `is_in_use` is True for the object, so that it is not swept."""
         with self._lock:
             self._users[path] += 1
         try:
@@ -103,14 +104,14 @@ class Objects:
                     del self._users[path]
 
     def is_in_use(self, path: str) -> bool:
-        """Return whether this process uses the object, or used it less than IN_USE_SECONDS ago and may retry."""
+        """Return whether this process uses the object, or used it at most IN_USE_SECONDS ago and may retry."""
         if path in self._users:
             return True
         used_at = self._used.get(path)
         return used_at is not None and self._clock() - used_at < IN_USE_SECONDS
 
     def check_namespace(self, found: Raw) -> None:
-        """Raise EngineRefused unless the namespace is ours and not being deleted."""
+        """Raise EngineRefused unless the namespace `found` is ours and not being deleted."""
         self._require_ours("namespace", found, NAMESPACE_NOT_OURS)
         if found["metadata"].get("deletionTimestamp"):
             words = f"The namespace {found['metadata']['name']} is being deleted; wait until it is gone."
@@ -147,8 +148,8 @@ class Objects:
         return found
 
     def _read_made(self, path: str) -> Raw:
-        """Return an object that exists according to the last response. Raise EngineUnreachable if it has
-        disappeared since; the caller's next try creates it."""
+        """Return an object that exists according to the server's last response. Raise EngineUnreachable if it has
+        disappeared since, so that the caller repeats its try."""
         found = self.read(path)
         if found is None:
             raise EngineUnreachable(f"{path} was there and is gone.")
@@ -177,7 +178,7 @@ def _list_of(body: Raw) -> str:
 
 
 def _anchor_of(raw: Raw) -> str:
-    """Return the uid of the anchor that owns an object. "" for pods, which are identified by labels alone: the end
-    of a pod that is being deleted must still be observed."""
+    """Return the uid of the anchor that owns an object, "" for none. Also "" for a pod, which is identified by its
+    labels: the end of a pod that is being deleted must still be observed."""
     owners = raw["metadata"].get("ownerReferences") or () if raw.get("kind") != "Pod" else ()
     return next((owner["uid"] for owner in owners if owner["kind"] == "ConfigMap"), "")

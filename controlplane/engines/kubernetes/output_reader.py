@@ -45,15 +45,16 @@ Report = Callable[[int, int, int, int], None]
 
 
 class OutputReader:
-    """Copies the output of a project's jobs in one cluster."""
+    """Copies output from the working directories of a project's jobs."""
 
     def __init__(self, client: Client, project: str, profile: ClusterProfile) -> None:
         self._client, self._project, self._profile = client, project, profile
         self._namespace = profile.namespace_of(project)
 
     def copy(self, task: OutputTask, target: Path, budget: Budget, report: Report) -> None:
-        """Copy the files of a directory into an empty one. Raise Blocked and what `budget` and `report` raise.
-        `report` is called with the totals first, which it may refuse, and then with the progress."""
+        """Copy the files of a directory into the empty directory `target`. `report(files, bytes, all files, all
+        bytes)` is called with the totals before any file, and then with the progress. Raise Blocked if the directory
+        cannot be read, and what `budget` and `report` raise."""
         name, claim = f"trainyard-output-{task.name}", names.claim_name(task.job_id, 0)
         pod = DataPod(self._client, self._namespace, name, "reads the output of jobs")
         if pod.claim(claim) is None:
@@ -73,7 +74,7 @@ class OutputReader:
             pod.remove()
 
     def _pod(self, name: str, claim: str) -> dict[str, Any]:
-        """Return a pod that only waits for the exec."""
+        """Return a pod that mounts the claim and only waits for the exec."""
         return data_pod_objects.pod(
             name,
             self._project,
@@ -92,8 +93,8 @@ def _command(task: OutputTask) -> tuple[str, ...]:
 
 
 def receive(process: Process, target: Path, budget: Budget, report: Report) -> None:
-    """Write the output of a process of output_send.py into an empty directory, and end the process. Raise as
-    OutputReader.copy."""
+    """Write the tar that a process of output_send.py sends into the empty directory `target`, and end the process.
+    Raises as `OutputReader.copy`."""
     stream, problem = OutputStream(process, budget, report), ""
     try:
         unpack(stream, target)
@@ -108,7 +109,7 @@ def receive(process: Process, target: Path, budget: Budget, report: Report) -> N
 
 
 class OutputStream(io.RawIOBase):
-    """The output of an exec as a readable file, with counters of what has arrived."""
+    """The standard output of an exec as a readable file, with counters of the files and bytes that have arrived."""
 
     def __init__(self, process: Process, budget: Budget, report: Report) -> None:
         self._process, self._budget, self._report = process, budget, report
@@ -127,27 +128,28 @@ class OutputStream(io.RawIOBase):
         return size
 
     def note(self, files: int, size: int) -> None:
-        """Add to the counters of files and bytes, and report the progress."""
+        """Add `files` and `size` bytes to the counters, and report the progress."""
         self.files += files
         self.bytes += size
         files, size = self._announced or (0, 0)
         self._report(self.files, self.bytes, max(files, self.files), max(size, self.bytes))
 
     def drain(self) -> None:
-        """Read and discard the rest of the output after the tar."""
+        """Read and discard the output after the tar, until its end."""
         while self._next():
             continue
 
     def failure(self, code: int | None, otherwise: str) -> Blocked:
-        """Return why the command failed, by its exit code. `otherwise`: the reason for a code that is not one of
-        the program's."""
+        """Return the Blocked exception for the program's exit code `code` (None: unknown). `otherwise`: the message
+        for a code that is not one of the program's."""
         if code not in _BLOCKED:
             return Blocked("output_not_read", line(otherwise))
         words = bytes(self._words).decode(errors="replace").strip().splitlines()
         return Blocked(_BLOCKED[code], line(words[-1] if words else otherwise), is_passing=False)
 
     def _next(self) -> bytes:
-        """Return the next bytes; b"" at the end."""
+        """Return the next bytes, b"" at the end. Raise Blocked after SILENCE_SECONDS without any, and what `budget`
+        raises."""
         deadline = time.monotonic() + SILENCE_SECONDS
         while time.monotonic() < deadline:
             self._budget.check()
@@ -177,8 +179,8 @@ class OutputStream(io.RawIOBase):
 
 
 def unpack(stream: OutputStream, target: Path) -> None:
-    """Write a tar's files into an empty directory. The sender is not trusted: no path may leave the directory, no
-    link in it is followed, and any entry other than a file, link or pipe is an error. Raise TarError or OSError."""
+    """Write a tar's files into the empty directory `target`. The sender is not trusted: no path may leave the
+    directory, and no link in it is followed. Raise TarError for an entry that is no file, link or pipe, and OSError."""
     folders = place_files.Folders(target)
     try:
         with tarfile.open(

@@ -22,7 +22,7 @@ NAMED = 5
 
 
 def main(root: str, path: str) -> None:
-    """Send the directory, or exit with a code that names the failure."""
+    """Send the directory `path` below `root`, or exit with a code that names the failure."""
     try:
         top = directory_of(root, path)
         found = list(entries_of(top))
@@ -36,7 +36,8 @@ def main(root: str, path: str) -> None:
 
 
 def directory_of(root: str, path: str) -> str:
-    """Return the path of the directory below the root."""
+    """Return the full path of the directory. Exit with LINKED if a component is a link, with MISSING if there is no
+    such directory."""
     place = root
     for step in path.split("/"):
         place = os.path.join(place, step)
@@ -51,7 +52,8 @@ def directory_of(root: str, path: str) -> str:
 
 
 def entries_of(top: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield everything except directories, with its path relative to the top."""
+    """Yield (path relative to `top`, status) of everything below it except directories, in order. Raise OSError for a
+    directory that cannot be read."""
     for folder, folders, files in os.walk(top, onerror=fail):
         folders.sort()
         # `os.walk` lists a link to a directory among the directories, and does not follow it.
@@ -67,8 +69,8 @@ def fail(error: OSError) -> NoReturn:
 
 
 def send(top: str, found: list[tuple[str, os.stat_result]], out: IO[bytes]) -> None:
-    """Write the tar. An entry that is neither file nor link is written as a pipe; the receiver reports and skips
-    it."""
+    """Write the entries as a tar. One that is neither file nor link is written as a pipe, which the receiver reports
+    and skips."""
     with tarfile.open(
         fileobj=out,
         mode="w|",

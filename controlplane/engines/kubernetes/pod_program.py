@@ -8,12 +8,12 @@ from typing import NoReturn
 
 
 def say(**fields: object) -> None:
-    """Print one JSON line; the control plane follows the output."""
+    """Print one line of JSON with these fields. The control plane reads it from the pod's log."""
     sys.stdout.write(f"{json.dumps(fields)}\n")
     sys.stdout.flush()
 
 
 def leave(code: int, words: str) -> NoReturn:
-    """Exit with this code; the kubelet keeps the last lines as the container's message."""
+    """Exit with this code and message; the kubelet keeps the last lines as the container's termination message."""
     sys.stderr.write(f"{words}\n")
     sys.exit(code)

@@ -20,9 +20,9 @@ START_ERRORS = ("StartError", "ContainerCannotRun", "RunContainerError")
 
 @cache
 def python(program: ModuleType, *below: ModuleType) -> tuple[str, ...]:
-    """Return the container command that runs `program`; the caller may append arguments. `below`: our modules from
-    which the program imports besides pod_program; their text comes first, without the line for annotations, which
-    may stand only at the beginning. No text may contain `$(`, which Kubernetes would expand."""
+    """Return a container's command that runs the text of `program`; arguments may be appended. `below`: modules of
+    ours, besides pod_program, from which the program imports; their text comes first. No text may contain a dollar
+    sign before a bracket, which Kubernetes would expand."""
     text = "".join(map(inspect.getsource, below)) + inspect.getsource(program)
     text = text.replace("from __future__ import annotations\n", "")
     for module in (pod_program, *below):
@@ -31,13 +31,14 @@ def python(program: ModuleType, *below: ModuleType) -> tuple[str, ...]:
 
 
 def last_line(ended: Mapping[str, Any]) -> str:
-    """Return the last line that the ended container wrote; "" if none."""
+    """Return the last line of a container's termination message, "" without one. `ended`: the container's
+    `terminated` state."""
     return "".join(str(ended.get("message") or "").strip().splitlines()[-1:])
 
 
 def without_python(ended: Mapping[str, Any], work: str) -> str:
-    """Return the message for a container that ended because its image lacks python3; "" for any other end. `work`:
-    the container's task, such as "fills caches"."""
+    """Return the message for a container that could not start because its image lacks python3; "" for any other end.
+    `work`: what the container does, such as "fills caches"."""
     if ended.get("reason") not in START_ERRORS:
         return ""
     return f"The container that {work} has no python3: name an image with it in the cluster's setting code_image."

@@ -32,7 +32,7 @@ OPERATOR_SECONDS = (0.1,) * 10 + (0.3,) * 30
 
 
 class PodStarter:
-    """Creates the objects of attempts. Thread-safe."""
+    """Creates pods, with the objects that they need before. Thread-safe."""
 
     def __init__(
         self, client: Client, objects: Objects, pods: Watching, profile: ClusterProfile, scheduler: Scheduler
@@ -41,7 +41,9 @@ class PodStarter:
         self._profile, self._scheduler = profile, scheduler
 
     def start(self, spec: PodSpec, node: NodeReport | None) -> None:
-        """Start the pod once. `node` None: the cluster's own scheduler chooses. Raise EngineRefused."""
+        """Start the pod unless it was started or stopped before. `node` None: the cluster's own scheduler chooses.
+        Blocks for up to some seconds while the cluster becomes ready. Raise EngineRefused if the cluster refuses an
+        object."""
         known = self._pods.pod(spec.name)
         if self._profile.placement.places_pods and spec.node:
             self._note_devices(known, spec)
@@ -73,7 +75,7 @@ class PodStarter:
                 self._start_under(anchor, spec, node)
 
     def _start_under(self, anchor: Raw, spec: PodSpec, node: NodeReport | None) -> None:
-        """Create the pod and the other objects of the attempt that are needed before it."""
+        """Create the objects that the pod needs, then the pod. `anchor`: the attempt's, as the cluster returned it."""
 
         def render(of: PodSpec, profile: ClusterProfile) -> Raw:
             return self._scheduler.dress(manifests.pod(of, profile, node, anchor), of)
@@ -96,8 +98,8 @@ class PodStarter:
     def _start_operated(
         self, spec: PodSpec, pod: Raw, anchor: Raw, render: Callable[[PodSpec, ClusterProfile], Raw]
     ) -> None:
-        """Create the MPIJob when the launcher starts, and turn the pod that the operator created for this rank into
-        ours. Raise a temporary EngineRefused while the operator has not created the pod."""
+        """Create the MPIJob if the pod is the launcher, and turn the pod that the operator created for this rank into
+        ours. Raise a temporary EngineRefused while the operator has not created that pod."""
         # Only the launcher's start creates the job; the starts of other ranks wait for their pods.
         if spec.launches:
             if (claim := manifests.work_claim(spec, self._profile)) is not None:
@@ -127,7 +129,7 @@ class PodStarter:
         raise EngineRefused(base.WAITING_FOR_OPERATOR, words, is_passing=True)
 
     def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:
-        """Record the devices of a pod that the cluster's scheduler has placed. Does nothing for a pod that is gone."""
+        """Write the devices that were chosen for a placed pod to its annotation. Does nothing if the pod is gone."""
         if known is None or reports.devices_of(known) == spec.devices:
             return
         noted = {names.DEVICES: manifests.write_devices(spec.devices)}
@@ -137,8 +139,7 @@ class PodStarter:
 
 
 def _new_key_pair() -> tuple[str, str]:
-    """Return a new private and public Ed25519 key, both in OpenSSH's format, with which a launcher logs in to its
-    hosts."""
+    """Return a new (private, public) Ed25519 key in OpenSSH's formats."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()

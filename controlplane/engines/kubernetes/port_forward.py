@@ -14,9 +14,12 @@ _REFUSING_SECONDS = 0.05
 
 
 def open_port(access: Access, namespace: str, pod: str, port: int) -> socket.socket:
-    """Return a stream connected to a port of the pod. Closing either side ends it. After the caller has shut down
-    writing it can still read; the pod's process cannot do the same, since the protocol has no message for that. Raise
-    ConnectionRefusedError if no process listens, EngineRefused, EngineUnreachable."""
+    """Return a stream socket connected to a port of the pod. Raise ConnectionRefusedError if no process listens,
+    EngineRefused if the pod does not run, EngineUnreachable if the cluster does not answer.
+
+    Closing either side ends it. After the caller has shut down writing it can still read; the pod's process cannot do
+    the same, because the protocol has no message for that.
+    """
     decided, begun, errors = threading.Event(), set[int](), list[str]()
 
     def take(channel: int, data: bytes) -> bytes:

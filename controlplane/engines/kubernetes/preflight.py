@@ -47,8 +47,8 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check. `outcome`: ok, warning or failed; `without_it`: what does not work then; `found`:
-    names to offer to users."""
+    """The result of one check. `outcome`: ok, warning or failed; `without_it`: what then does not work; `found`:
+    names that pages offer to users, such as storage classes."""
 
     name: str
     outcome: str
@@ -64,13 +64,15 @@ Row: TypeAlias = tuple[Any, str, str] | tuple[Any, str, str, str]
 
 
 def _first(name: str, *rows: Row, found: tuple[str, ...] = ()) -> list[Check]:
-    """Return [the check `name` with the texts of the first row whose condition holds]; [] if none does."""
+    """Return a list with the check `name`, made of the first row whose condition holds; [] if none does. A row:
+    condition, outcome, message, and optionally `without_it`."""
     return next(([replace(Check(name, *row[1:]), found=found)] for row in rows if row[0]), [])
 
 
 def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
-    """Check the cluster with these settings, which include its credentials. Never raises. Messages quote responses of
-    the server, which may contain what it was sent; parts of the credentials are removed from them."""
+    """Return the results of all checks of the cluster with these settings, which include its credentials. Raises
+    nothing for a bad cluster or bad settings. Messages may quote responses of the server, from which parts of the
+    credentials are removed."""
     credentials = settings.get("credentials") or {}
     try:
         found = check_access(access_from(credentials), profile_from(settings))
@@ -84,8 +86,8 @@ def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
 
 
 def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
-    """Run the checks of `check_cluster` on a thread of their own: resolving a name may take longer than any of our
-    time-outs."""
+    """Return the results of all checks, and after SECONDS those that are known by then. They run on a thread of their
+    own, because resolving a name may take longer than any time-out of ours."""
     found: list[Check] = []
     # A daemon thread, because one that blocks in the resolver cannot be ended.
     worker = threading.Thread(target=_look, args=(access, profile, found.append), daemon=True)
@@ -109,7 +111,7 @@ def _look(access: Access, profile: ClusterProfile, add: Callable[[Check], None])
 
 
 def _outcome_of(step: Step, client: Client, profile: ClusterProfile) -> tuple[Check, ...]:
-    """Return the results of one step; an unusable response of the server is a result too."""
+    """Return the results of one step. An error, or a response that cannot be interpreted, becomes a failed check."""
     name, server = step.__name__.strip("_"), client.access.server
     try:
         return tuple(step(client, profile))
@@ -217,7 +219,7 @@ def _may(client: Client, rule: Rule, verb: str) -> bool:
 
 
 def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
-    """Check that the ClusterRoles for kubectl users exist, or that our account may create them."""
+    """Check that the ClusterRoles for users of kubectl exist, or that our account may create them."""
     roles = ", ".join(body["metadata"]["name"] for body in cluster_roles())
     missing = [body for body in cluster_roles() if _found_at(client, names.path_of(body)) is None]
     refused = ", ".join(body["metadata"]["name"] for body in missing if not _may_make(client, body))
@@ -231,7 +233,8 @@ def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _may_make(client: Client, body: dict[str, Any]) -> bool:
-    """Return whether our account may create the object. The server refuses to grant rights that the account lacks."""
+    """Return whether our account may create the object, by a dry run: the server refuses to grant rights that the
+    account lacks."""
     try:
         client.create(names.list_path(body["kind"]), body, dry_run=True)
     except ApiError as error:
@@ -263,7 +266,7 @@ def _gpus(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _gpu_labels(labels: Sequence[Mapping[str, str]], profile: ClusterProfile) -> list[Check]:
-    """Check the labels of the nodes with GPUs."""
+    """Check the labels of the nodes that have GPUs."""
     is_known = all(names.GPU_MEMORY in each for each in labels)
     unknown = f"Some GPU nodes have no label {names.GPU_MEMORY} (GPU feature discovery)."
     shared = [each for each in labels if _number(each.get(names.GPU_REPLICAS)) > 1]
@@ -373,7 +376,7 @@ def _prometheus(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _found_at(client: Client, path: str, query: Mapping[str, str] = {}) -> dict[str, Any] | None:
-    """Return an object or list; None if it is absent, or if we may not read it, which `_rights` reports."""
+    """Return the object or list at `path`; None if it is absent, or if we may not read it, which `_rights` reports."""
     try:
         found: dict[str, Any] = client.get(path, query, timeout_seconds=_CALL_SECONDS)
     except ApiError as error:
@@ -384,7 +387,7 @@ def _found_at(client: Client, path: str, query: Mapping[str, str] = {}) -> dict[
 
 
 def _listed(client: Client, path: str, limit: int = 100) -> list[dict[str, Any]] | None:
-    """Return the first objects of a list; None as for `_found_at`."""
+    """Return up to `limit` objects of the list at `path`; None if it is absent or we may not read it."""
     found = _found_at(client, path, {"limit": str(limit)})
     return None if found is None else found["items"]
 
@@ -400,7 +403,7 @@ def _has_kind(client: Client, kind: str) -> bool:
 
 
 def _number(text: Any) -> int:
-    """Return the whole number at the start of a text ("34+"); 0 without one."""
+    """Return the whole number in a text such as "34+"; 0 if it is none."""
     digits = str(text or "").rstrip("+")
     return int(digits) if digits.isascii() and digits.isdecimal() else 0
 

@@ -20,7 +20,8 @@ MOST_BYTES = 32 * 1024 * 1024
 
 
 def prometheus_at(url: str) -> Get:
-    """Return a function that sends a GET below `url`. It raises EngineUnreachable unless the response is usable."""
+    """Return a function `get(path, query)` that sends a GET below `url` and returns the JSON response. It raises
+    EngineUnreachable if the server does not answer, or not with JSON of a bounded size."""
     pool = urllib3.PoolManager(timeout=TIMEOUT_SECONDS, retries=False, maxsize=2)
 
     def get(path: str, query: Mapping[str, str]) -> Any:
@@ -42,8 +43,8 @@ def prometheus_at(url: str) -> Get:
 
 
 def prometheus_behind(client: Client, namespace: str, service: str, port: int) -> Get:
-    """Return a function that sends a GET to a service through the API server. It raises the same as that of
-    `prometheus_at`."""
+    """Return a function `get(path, query)` that sends a GET to a service in the cluster, through the API server. It
+    raises EngineUnreachable if the service does not answer."""
     root = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy"
 
     def get(path: str, query: Mapping[str, str]) -> Any:
@@ -58,7 +59,7 @@ def prometheus_behind(client: Client, namespace: str, service: str, port: int) -
 
 
 def prometheus_of(settings: Mapping[str, Any] | None, client: Client) -> Get | None:
-    """Return the function to query the Prometheus in a cluster's settings; None if none is set."""
+    """Return the function that queries the Prometheus in a cluster's settings; None if they have none."""
     if settings is None:
         return None
     return prometheus_at(settings["url"]) if "url" in settings else prometheus_behind(client, **settings)

@@ -17,8 +17,8 @@ ALWAYS, WITH_KAI, WITH_MPI_OPERATOR, OPTIONAL = "always", "kai", "mpi_operator",
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Verbs on one resource ("pods", "pods/log"), in all namespaces. `without_it`: what does not work without the
-    right. `names`: the objects that the rule covers, empty for all."""
+    """Verbs on one resource ("pods", "pods/log") in all namespaces. `without_it`: what does not work without the
+    right; `when`: in which clusters it is needed; `names`: the objects that it covers, () for all."""
 
     group: str
     resource: str
@@ -90,7 +90,7 @@ OF_WEB: tuple[Rule, ...] = (
 
 
 def needed_for(profile: ClusterProfile) -> Iterator[Rule]:
-    """Yield the rules that are needed on a cluster with these settings."""
+    """Yield the rules that a cluster with these settings needs."""
     settings = {
         ALWAYS: True,
         OPTIONAL: True,

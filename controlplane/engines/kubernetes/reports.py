@@ -77,8 +77,8 @@ _SIGNALS = {
 
 
 def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-    """Return the report of one of our pods. `nodes`: all nodes of the cluster by name; `now`: the present time, by
-    the API server's clock where that is known."""
+    """Return the report of one of our pods. `nodes`: all nodes of the cluster by name; `now`: by the API server's
+    clock. Raises any of several exceptions for a malformed pod; then call `unreadable`."""
     if _phase(raw) in TERMINAL:
         return _final(raw, nodes)
     if _is_gated(raw):
@@ -100,7 +100,8 @@ def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
 
 
 def unreadable(raw: Raw, error: Exception) -> PodReport:
-    """Return the report of a pod that `pod_report` cannot read. The pod may run, so its devices stay held."""
+    """Return the report of a pod for which `pod_report` raised `error`. The pod may run, so its devices stay
+    allocated."""
     state = base.STARTING if _phase(raw) in ("", "Pending") else base.RUNNING
     name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
     sentence = f"The cluster shows pod {name} in a way that cannot be read"
@@ -110,18 +111,18 @@ def unreadable(raw: Raw, error: Exception) -> PodReport:
 
 
 def has_ended(raw: Raw) -> bool:
-    """Return whether the pod object alone proves that the pod's command has ended."""
+    """Return whether the pod's object alone proves that its command has ended."""
     is_over = bool(raw["metadata"].get("deletionTimestamp")) or _is_gated(raw)
     return _phase(raw) in TERMINAL or (is_over and not _node_name(raw))
 
 
 def is_running(raw: Raw) -> bool:
-    """Return whether the pod object alone shows that the pod's command is running."""
+    """Return whether the pod's object alone shows that its command runs."""
     return _phase(raw) not in TERMINAL and "running" in (main_status(raw).get("state") or {})
 
 
 def holdings(pods: Iterable[Raw]) -> tuple[Holding, ...]:
-    """Return our bound pods that have not ended, with the devices that they hold."""
+    """Return those of our pods that are bound and have not ended, with the devices that they hold."""
     bound = ((raw, raw["metadata"]) for raw in pods if _node_name(raw) and not has_ended(raw))
     return tuple(
         Holding(names.pod_name(raw), (held["namespace"], held["name"]), _node_name(raw), devices_of(raw))
@@ -130,7 +131,7 @@ def holdings(pods: Iterable[Raw]) -> tuple[Holding, ...]:
 
 
 def devices_of(raw: Raw) -> tuple[DeviceShare, ...]:
-    """Return the devices assigned to one of our pods; none if its annotation is unreadable."""
+    """Return the devices in the annotation of one of our pods; () if it has none or it cannot be read."""
     try:
         return read_devices((raw["metadata"].get("annotations") or {}).get(names.DEVICES, ""))
     except ValueError:
@@ -139,7 +140,7 @@ def devices_of(raw: Raw) -> tuple[DeviceShare, ...]:
 
 
 def pinned_node(raw: Raw) -> str:
-    """Return the node that we chose for a pod; "" when the cluster's own scheduler chooses."""
+    """Return the node to which a pod's affinity binds it; "" if the cluster's own scheduler chooses."""
     affinity = ((raw.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     for term in required.get("nodeSelectorTerms") or ():
@@ -153,16 +154,16 @@ def pinned_node(raw: Raw) -> str:
 
 
 def _final(raw: Raw, nodes: Mapping[str, Raw]) -> PodReport:
-    """Return the report of a pod in a final phase. If the cluster declared it failed while its container ran, it is
-    proven gone only when its node is gone or out of service."""
+    """Return the report of a pod in a final phase. If the cluster declared it failed while its container ran, it
+    counts as gone only when its node is gone or out of service."""
     state = main_status(raw).get("state") or {}
     is_dead = _node_name(raw) not in nodes or OUT_OF_SERVICE in _taints(raw, nodes)
     return _ended(raw, state.get("terminated") or {}, is_gone=is_dead or "running" not in state)
 
 
 def _ended(raw: Raw, ended: Raw, *, is_gone: bool) -> PodReport:
-    """Return the report of a pod whose command has ended, or whose container never began. `ended`: the terminated
-    state of its container, {} without one."""
+    """Return the report of a pod whose command has ended, or whose container never began. `ended`: the `terminated`
+    state of its container, {} without one; `is_gone`: no process of it is left."""
     code = ended.get("exitCode")
     if not (code == 0 or (code is None and _phase(raw) == "Succeeded")):
         return _end(raw, *_why(raw, ended), is_gone=is_gone, ended=ended)
@@ -172,7 +173,7 @@ def _ended(raw: Raw, ended: Raw, *, is_gone: bool) -> PodReport:
 
 
 def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
-    """Return reason and message of an unsuccessful end. The rules are in order from specific to general."""
+    """Return (reason, message) of an unsuccessful end. Specific causes are checked before general ones."""
     if _is_stopped(raw):
         return base.STOPPED, "Stopped." if ended else "Stopped before it was started."
     if ended.get("reason") == "OOMKilled":
@@ -193,7 +194,7 @@ def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
 
 
 def _unprepared(raw: Raw) -> tuple[str, str]:
-    """Return reason and message of a failure before the command could begin."""
+    """Return (reason, message) of a pod that failed before its command could begin."""
     words: tuple[object, ...] = (_status(raw).get("reason"), _status(raw).get("message"))
     for status in _steps(raw):
         if without_code := code_delivery.failure(status):
@@ -206,7 +207,8 @@ def _unprepared(raw: Raw) -> tuple[str, str]:
 
 
 def _taken_away(raw: Raw) -> tuple[str, str] | None:
-    """Return why the cluster itself ended the pod (condition or kubelet's reason); None if it did not."""
+    """Return (reason, message) if the cluster itself ended the pod, by its condition or the kubelet's reason; None if
+    it did not."""
     status, condition = _status(raw), condition_of(raw, "DisruptionTarget")
     if condition.get("status") == "True":
         words = _said("Taken away by the cluster", condition.get("reason"), condition.get("message"))
@@ -219,7 +221,8 @@ def _taken_away(raw: Raw) -> tuple[str, str] | None:
 
 
 def _rejected(raw: Raw, ended: Raw) -> tuple[str, str] | None:
-    """Return why the kubelet rejected the pod (the scheduler's data was outdated); None if it did not."""
+    """Return (reason, message) if the kubelet rejected the pod, because the scheduler's data was outdated; None if it
+    did not."""
     status = _status(raw)
     # NodeLost is set for a pod that ran; `_why` reports the node's loss.
     if ended or status.get("containerStatuses") or status.get("reason") in (None, "", "NodeLost"):
@@ -243,7 +246,7 @@ def _out_of_memory(raw: Raw) -> str:
 
 
 def _was_deleted(raw: Raw, ended: Raw) -> bool:
-    """Return whether a user deleted the pod before it ended. Deleting an ended pod does not count."""
+    """Return whether a user of the cluster deleted the pod before it ended."""
     deleted = _time(raw["metadata"].get("deletionTimestamp"))
     if deleted is None or _stop_word(raw):
         return False
@@ -257,7 +260,8 @@ def _was_deleted(raw: Raw, ended: Raw) -> bool:
 
 
 def _unbound(raw: Raw, now: datetime) -> PodReport:
-    """Report a pod without a node. The API server binds no pod that is being deleted."""
+    """Return the report of a pod without a node. One that is being deleted has ended, because the API server binds no
+    such pod."""
     if raw["metadata"].get("deletionTimestamp"):
         if _is_stopped(raw):
             return _end(raw, base.STOPPED, "Stopped before it was started.", is_gone=True)
@@ -275,7 +279,7 @@ def _unbound(raw: Raw, now: datetime) -> PodReport:
 
 
 def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-    """Report a bound pod whose command has not begun."""
+    """Return the report of a bound pod whose command has not begun."""
     age = _bound_seconds(raw, now)
     if obstacle := _obstacle(raw):
         reason, message, limit = obstacle
@@ -300,8 +304,8 @@ def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
 
 
 def _obstacle(raw: Raw) -> tuple[str, str, int] | None:
-    """Return why the first container that cannot be created waits (init containers come first): reason, message, and
-    for how many seconds it may; None if none waits for that."""
+    """Return (reason, message, how many seconds it may last) of the first container that cannot be created; init
+    containers come first. None if there is none."""
     for status in (*_steps(raw), main_status(raw)):
         waiting = (status.get("state") or {}).get("waiting") or {}
         what, words = waiting.get("reason"), str(waiting.get("message", ""))
@@ -318,7 +322,7 @@ def _obstacle(raw: Raw) -> tuple[str, str, int] | None:
 
 
 def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
-    """Return why a bound pod is certainly dead, or "" if it may still run."""
+    """Return why a bound pod is certainly dead: its node is gone or out of service. "" if it may still run."""
     name = _node_name(raw)
     # Pods and nodes arrive by two watches, and that of the nodes may be behind.
     if name not in nodes and _bound_seconds(raw, now) > NODE_GONE_SECONDS:
@@ -329,7 +333,7 @@ def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
 
 
 def _trouble(raw: Raw, nodes: Mapping[str, Raw]) -> tuple[str, str]:
-    """Return reason and message of what disturbs an unfinished pod and may end it; ("", "") if nothing does."""
+    """Return (reason, message) of what may end a pod that has not ended; ("", "") if nothing does."""
     if not _taints(raw, nodes).isdisjoint(SILENT_NODE_TAINTS):
         return base.NODE_LOST, (
             f"Its node {_node_name(raw)} does not answer. The pod keeps its devices until the node is back, is "
@@ -368,7 +372,8 @@ _SHELL_CODES = {reason: code for _, reason, code, _ in _START_FAILURES if code}
 
 
 def _exit_code(reason: str, ended: Raw, state: str) -> int | None:
-    """Return the command's exit code; None if the runtime invented one because it could not start the container."""
+    """Return the exit code to report, None if unknown. If the runtime could not start the command, it is a shell's
+    code for that reason, because the runtime's code is invented."""
     if reason in _SHELL_CODES:
         return _SHELL_CODES[reason]
     if ended.get("reason") in (*START_ERRORS, "ContainerStatusUnknown"):
@@ -380,15 +385,15 @@ def _exit_code(reason: str, ended: Raw, state: str) -> int | None:
 
 
 def _fallback_end(raw: Raw) -> datetime | None:
-    """Return the best known end time of a pod without a container status. Never `now`, because an end time must not
-    change."""
+    """Return the best known end time of a pod without a container status, None if there is none. Never the present
+    time, because an end time must not change."""
     times = [condition_of(raw, kind).get("lastTransitionTime") for kind in ("DisruptionTarget", "Ready")]
     times += [raw["metadata"].get(key) for key in ("deletionTimestamp", "creationTimestamp")]
     return next((_time(time) for time in times if time), None)
 
 
 def _said(sentence: str, *words: object) -> str:
-    """Return our sentence and, after a colon, the cluster's own message, on one line."""
+    """Return our sentence and, after colons, the cluster's own words, on one line."""
     parts = (sentence, *(line(word or "").rstrip(".") for word in words))
     return line(f"{': '.join(filter(None, parts))}.")
 
@@ -401,7 +406,7 @@ def _status(raw: Raw) -> Raw:
 
 
 def _steps(raw: Raw) -> Sequence[Raw]:
-    """Return the statuses of the init containers."""
+    """Return the statuses of the pod's init containers."""
     return _status(raw).get("initContainerStatuses") or ()
 
 
@@ -431,31 +436,32 @@ def _is_gated(raw: Raw) -> bool:
 
 
 def main_status(raw: Raw) -> Raw:
-    """Return the status of the container that runs the command; service meshes and agents add other containers."""
+    """Return the status of the container that runs the command, {} if it has none; service meshes add other
+    containers."""
     statuses: list[Raw] = _status(raw).get("containerStatuses") or []
     return next((one for one in statuses if one.get("name") == names.MAIN_CONTAINER), {})
 
 
 def condition_of(raw: Raw, kind: str) -> Raw:
-    """Return a condition of a pod or node; {} if it has none of this kind."""
+    """Return the condition of a pod or node with the type `kind`; {} if it has none."""
     conditions: list[Raw] = _status(raw).get("conditions") or []
     return next((one for one in conditions if one.get("type") == kind), {})
 
 
 def _taints(raw: Raw, nodes: Mapping[str, Raw]) -> set[str]:
-    """Return the keys of the taints of the pod's node; none if the node is absent."""
+    """Return the keys of the taints of the pod's node; empty if the node is not in `nodes`."""
     node = nodes.get(_node_name(raw), {})
     return {taint.get("key", "") for taint in (node.get("spec") or {}).get("taints") or ()}
 
 
 def _bound_seconds(raw: Raw, now: datetime) -> float:
-    """Return how long ago the pod was bound to its node, by its PodScheduled condition."""
+    """Return for how many seconds the pod has been bound to its node, or has existed if that is unknown."""
     bound = condition_of(raw, "PodScheduled").get("lastTransitionTime")
     return _age(bound or raw["metadata"].get("creationTimestamp"), now)
 
 
 def _age(since: str | None, now: datetime) -> float:
-    """Return the seconds since a time of the cluster; 0 if the time is unknown."""
+    """Return the seconds from `since`, a time of the cluster, to `now`; 0 if it is None."""
     time = _time(since)
     return (now - time).total_seconds() if time else 0.0
 

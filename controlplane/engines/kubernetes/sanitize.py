@@ -15,11 +15,11 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\ud
 
 
 def line(text: object, longest: int = 480) -> str:
-    """Return text on one line of at most `longest` characters, without control characters."""
+    """Return text on one line, without control characters; longer text is cut to `longest` characters."""
     words = " ".join(_CONTROLS.sub(" ", str(text)).split())
     return words if len(words) <= longest else f"{words[: longest - 1]}…"
 
 
 def count(text: str, largest: int = LARGEST) -> int:
-    """Return the number in a label, at most `largest`; 0 for anything that is not a number."""
+    """Return the decimal number in a label, at most `largest`; 0 if it is none."""
     return min(int(text), largest) if text.isascii() and text.isdecimal() else 0

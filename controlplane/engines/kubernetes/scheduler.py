@@ -23,43 +23,43 @@ SYNC_SECONDS = 0.5
 
 
 class Scheduler:
-    """The default hooks: Trainyard's plan chooses the node before a pod is created. Other schedulers override the
-    hooks that differ."""
+    """The engine's hooks for a cluster's scheduler. These defaults are for kube-scheduler, where Trainyard chooses
+    the node before a pod is created. Other schedulers override those that differ."""
 
     def require_project(self, project: str) -> None:
-        """Raise EngineRefused unless the scheduler is ready for pods of this project."""
+        """Raise EngineRefused unless the scheduler accepts pods of this project. By default it does."""
 
     def beside(self, spec: PodSpec, owner: Mapping[str, Any]) -> Iterable[Raw]:
-        """Return the objects that must exist before the pod. `owner` is an ownerReference."""
+        """Return the objects that must exist before the pod; none by default. `owner`: their ownerReference."""
         return ()
 
     def dress(self, pod: Raw, spec: PodSpec) -> Raw:
-        """Return the pod with the labels, annotations and fields of its spec that the scheduler requires."""
+        """Return the pod with what the scheduler requires in labels, annotations and spec; unchanged by default."""
         return pod
 
     def with_status(
         self, reports: Collection[PodReport], pods: Mapping[str, Raw], now: datetime
     ) -> tuple[PodReport, ...]:
-        """Return the reports with the scheduler's reasons added. `pods`: pod objects by name; `now`: the API
-        server's time."""
+        """Return the reports, with why the scheduler does not place a pod; unchanged by default. `pods`: the pods'
+        objects by name; `now`: by the API server's clock."""
         return tuple(reports)
 
     def project_objects(
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport]
     ) -> Iterable[Raw]:
-        """Return the scheduler's own objects for our projects, parents before children."""
+        """Return the scheduler's own objects for our projects, parents before children; none by default."""
         return ()
 
     def forget_project(self, project: str) -> None:
-        """Remove the scheduler's objects of a project."""
+        """Remove the scheduler's own objects of a deleted project; none by default."""
 
     def close(self) -> None:
-        """End the watches."""
+        """End the threads; there are none by default."""
 
 
 class KaiScheduler(Scheduler):
-    """Hooks for KAI, which places pods by queue and reports through pod groups and events. Thread-safe. The watches of
-    pod groups and evictions start with the first report."""
+    """Hooks for KAI, which places pods by queue and reports through pod groups and events. Thread-safe. Its watches
+    start with the first `with_status`."""
 
     def __init__(self, client: Client, objects: Objects, profile: ClusterProfile) -> None:
         self._client, self._objects, self._profile = client, objects, profile
@@ -112,7 +112,7 @@ class KaiScheduler(Scheduler):
         return tuple(answered(report) for report in reports)
 
     def forget_project(self, project: str) -> None:
-        """Remove the project's queue if it is ours. KAI keeps a queue until its pod groups are gone."""
+        """Delete the project's queue if it is ours. KAI keeps a queue until its pod groups are gone."""
         path = self._queue_path(project)
         with refusals(404):
             found = self._client.get(path)
@@ -127,8 +127,8 @@ class KaiScheduler(Scheduler):
         self._evictions.close()
 
     def _with_trouble(self, said: Verdict | None) -> Verdict | None:
-        """Return the verdict, with an error added while pod groups or evictions of KAI cannot be read, for example
-        after a CRD was removed. If only the evictions cannot be read, the verdict itself remains valid."""
+        """Return the verdict `said`, with an error added while KAI's pod groups or evictions cannot be read, for
+        example after a CRD was removed. Without evictions the verdict itself remains valid."""
         if trouble := self._groups.trouble:
             return Verdict(ENGINE_UNREACHABLE, f"KAI's pod groups cannot be read: {trouble}")
         if not (trouble := self._evictions.trouble):

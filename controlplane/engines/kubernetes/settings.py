@@ -39,13 +39,13 @@ EVERY_POOL = "*"
 
 
 def labels(value: Any) -> dict[str, str]:
-    """Read Kubernetes labels, refusing those that Trainyard sets itself."""
+    """Return Kubernetes labels. Raise Refused for invalid ones and for those that Trainyard sets itself."""
     read = fields.mapped(QUALIFIED_NAMES, name_like(LABEL_VALUE, 63, "a label value"), 64)(value)
     return _not_ours(read)
 
 
 def annotations(value: Any) -> dict[str, str]:
-    """Read annotations, refusing those that Trainyard sets itself."""
+    """Return Kubernetes annotations. Raise Refused for invalid ones and for those that Trainyard sets itself."""
     return _not_ours(fields.mapped(QUALIFIED_NAMES, fields.text(4096), 64)(value))
 
 
@@ -59,8 +59,8 @@ def _not_ours(read: dict[str, str]) -> dict[str, str]:
 
 
 def toleration(value: Any) -> dict[str, str]:
-    """Read {"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}; only the key is
-    required."""
+    """Return a toleration such as {"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"},
+    of which only the key is required. Raise Refused for other values."""
     known = {
         "key": qualified_name,
         "operator": one_of("Exists", "Equal"),
@@ -77,7 +77,8 @@ def toleration(value: Any) -> dict[str, str]:
 
 
 def prometheus(value: Any) -> dict[str, Any]:
-    """Read {"url": "http://..."}, or {"namespace", "service", "port"} for queries through the cluster's API server."""
+    """Return {"url": "http://..."}, or {"namespace", "service", "port"} for queries through the cluster's API server.
+    Raise Refused for other values."""
     name = fields.dns_label(63)
     forms = ({"url": url}, {"namespace": name, "service": name, "port": fields.whole(1, 65535)})
     for readers in forms:
@@ -87,8 +88,8 @@ def prometheus(value: Any) -> dict[str, Any]:
 
 
 def topology(value: Any) -> dict[str, str]:
-    """Read {"topology": NAME, "requiredTopologyLevel": LABEL, "preferredTopologyLevel": LABEL}: a KAI Topology, and
-    its levels within which a gang must or should stay. An empty object means none."""
+    """Return {"topology": NAME, "requiredTopologyLevel": LABEL, "preferredTopologyLevel": LABEL}: a KAI Topology, and
+    its levels within which a gang must or should stay; {} means none. Raise Refused for other values."""
     readers = {
         "topology": object_name,
         "requiredTopologyLevel": qualified_name,
@@ -104,7 +105,8 @@ def topology(value: Any) -> dict[str, str]:
 
 
 def host_paths(value: Any) -> dict[str, str]:
-    """Read {"/in/the/pod": "/on/the/node"}, refusing paths that pods use for other purposes."""
+    """Return {"/in/the/pod": "/on/the/node"}. Raise Refused for invalid paths, and for places that pods use for other
+    purposes."""
     paths: dict[str, str] = fields.mapped(MOUNT_PATHS, mount_path, 20)(value)
     for inside, outside in paths.items():
         is_taken = any(f"{inside}/".startswith(f"{place}/") for place in TAKEN_PATHS)
@@ -118,7 +120,7 @@ def host_paths(value: Any) -> dict[str, str]:
 
 
 def url(value: Any) -> str:
-    """Read an http or https address without credentials."""
+    """Return an http or https address. Raise Refused for any other value, and for one with user name or password."""
     address: str = fields.text(2000)(value)
     if not URL.fullmatch(address):
         raise Refused("bad_url", "Give an http:// or https:// address without user and password.")
@@ -141,13 +143,13 @@ GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists"}
 
 
 def _knob(read: fields.Reader, default: Any, words: str) -> Any:
-    """Return a field of `Settings`: its reader, its default and its description."""
+    """Return a dataclass field for one setting: its reader, its default and its description."""
     return field(default_factory=lambda: default, metadata={"knob": Knob(read, default, words)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The validated settings of one cluster."""
+    """The validated settings of one Kubernetes cluster. Each field's description is in its metadata."""
 
     # fmt: off
     gpu_resource: str = _knob(qualified_name, "nvidia.com/gpu", "The resource by which nodes give out GPUs.")
@@ -231,7 +233,8 @@ KNOBS: dict[str, Knob] = {each.name: each.metadata["knob"] for each in dataclass
 
 
 def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every setting, given or default; lists become tuples. Raise SettingsInvalid with all errors."""
+    """Return all settings, with defaults for those that `body` lacks; lists become tuples. Raise SettingsInvalid with
+    all errors."""
     settings, errors = fields.read_fields(body, KNOBS, "setting")
     errors = errors or _check_together(settings)
     if errors:

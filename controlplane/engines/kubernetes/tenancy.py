@@ -49,7 +49,7 @@ ROLE_NAMES = tuple(f"trainyard-{name}" for name in RULES)
 def objects(
     projects: Sequence[ProjectReport], profile: ClusterProfile, parts: int = 1
 ) -> tuple[dict[str, Any], ...]:
-    """Return all wanted objects of an installation, in an order in which they can be created. `parts`: see
+    """Return all objects that represent these projects, in an order in which they can be created. `parts`: see
     `quotas`."""
     found = priority_classes(profile)
     for project in projects:
@@ -60,7 +60,7 @@ def objects(
 
 
 def namespace(project: str, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the project's namespace, with the pod security standard that it enforces."""
+    """Return the project's Namespace, which enforces the cluster's pod security standard."""
     labels = {
         **names.labels(profile.installation, project),
         f"{POD_SECURITY}/enforce": profile.pod_security,
@@ -70,12 +70,12 @@ def namespace(project: str, profile: ClusterProfile) -> dict[str, Any]:
 
 
 def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> list[dict[str, Any]]:
-    """Return ResourceQuotas that limit the GPUs requested in the namespace: by the project's limit, and by its
-    quota for guaranteed (non-preemptible) pods.
+    """Return ResourceQuotas that limit the GPUs requested in the namespace: by the project's limit, and by its quota
+    for guaranteed (non-preemptible) pods.
 
     `parts`: the most parts into which any node divides a GPU. Quotas count in the units that nodes offer, which are
     parts of shared GPUs, so a bound is never tighter than the planner's. Where the cluster's scheduler places pods
-    there are none: waiting jobs exist as pods in the cluster, and the scheduler's queues have the bounds.
+    the quotas limit nothing: waiting jobs exist as pods in the cluster, and the scheduler's queues have the bounds.
     """
     # Selected by priority class, since quotas cannot select by label.
     scope = {"scopeName": "PriorityClass", "operator": "In", "values": [profile.priority_class(False)]}
@@ -95,8 +95,8 @@ def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> l
 
 
 def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
-    """Restrict network traffic: pods accept it from their own project and the control plane. They may connect
-    anywhere except to cloud metadata addresses, which hand out the node's identity."""
+    """Return the project's NetworkPolicy: pods accept connections from their own project and the control plane only.
+    They may connect anywhere except, by default, to cloud metadata addresses, which hand out the node's identity."""
     control = {"kubernetes.io/metadata.name": profile.control_namespace}
     blocks = [
         {"cidr": every, "except": [address for address in METADATA if (":" in address) == (":" in every)]}
@@ -114,7 +114,7 @@ def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
 
 
 def cluster_roles() -> list[dict[str, Any]]:
-    """Return the ClusterRoles for kubectl users, shared by all projects and installations. The chart and
+    """Return the ClusterRoles for users of kubectl, shared by all projects and installations. The Helm chart and
     deploy/rbac.yaml contain the same."""
     found = []
     rules: list[dict[str, Any]] = []
@@ -129,7 +129,8 @@ def cluster_roles() -> list[dict[str, Any]]:
 
 
 def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the RoleBinding of a role: its members by user name, and a group that a site may put into its tokens."""
+    """Return the RoleBinding of the project role `name`: for its members by user name, and for a group that a site
+    may put into its tokens."""
     # Sorted, so that an unchanged project yields an equal object and causes no request.
     users = sorted(user for user, held in project.members if held == name)
     subjects = [("Group", f"trainyard:{project.name}:{name}"), *(("User", user) for user in users)]
@@ -142,7 +143,7 @@ def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[
 
 
 def priority_classes(profile: ClusterProfile) -> list[dict[str, Any]]:
-    """Return the priority classes by which quotas distinguish preemptible and guaranteed pods. They never preempt,
+    """Return the two PriorityClasses by which quotas distinguish preemptible and guaranteed pods. They never preempt,
     because the planner decides that."""
     values = {True: PREEMPTIBLE_VALUE, False: GUARANTEED_VALUE}
     return [

@@ -39,8 +39,8 @@ REMOVED = ("ResourceQuota", "NetworkPolicy")
 
 @dataclass(slots=True)
 class Syncer:
-    """Applies differences between wanted and present objects. Used by one thread at a time, of the process that holds
-    the loop's lease."""
+    """Makes the cluster's objects of our projects equal to the wanted ones. Used by one thread at a time, in the
+    process that holds the loop's lease."""
 
     client: Client
     objects: Objects
@@ -58,8 +58,8 @@ class Syncer:
     _clock: Callable[[], float] = time.monotonic
 
     def sync(self, wanted: Iterable[Raw], pods: Iterable[Raw]) -> None:
-        """Apply all wanted objects, and remove old anchors that belong to none of `pods`, which are all pods of this
-        installation. Raise EngineRefused for the first request that was refused, after trying the rest."""
+        """Apply the wanted objects that differ, and remove old anchors without pods. `pods`: all pods of this
+        installation. Raise EngineRefused for the first refused request, after trying the rest."""
         unswept = self._sweep(pods)
         wanted = tuple(wanted)
         identities = frozenset(_identity(body) for body in wanted)
@@ -75,7 +75,8 @@ class Syncer:
             raise refusal
 
     def _sweep(self, pods: Iterable[Raw]) -> EngineRefused | None:
-        """Remove old anchors once per SWEEP_SECONDS; after a refusal, which is returned, at every call."""
+        """Remove old anchors, at most once per SWEEP_SECONDS. Return a refusal, after which the next call tries
+        again; else None."""
         # Stored only after a success.
         began_at = self._clock()
         if began_at - self._swept_at < SWEEP_SECONDS:
@@ -94,7 +95,7 @@ class Syncer:
         return None
 
     def _sync_all(self, wanted: tuple[Raw, ...]) -> EngineRefused | None:
-        """Apply the objects that differ; return the first refusal, None if there was none."""
+        """Apply the objects that differ. Return the first refusal, None if there was none."""
         first: EngineRefused | None = None
         # The identities of refused objects that other objects are contained in or below.
         refused: set[str] = set()
@@ -115,7 +116,7 @@ class Syncer:
         return first
 
     def _has_role(self, role: Raw) -> bool:
-        """Return whether a role that bindings refer to exists, creating it if our account may."""
+        """Return whether a ClusterRole exists; create it if our account may. Raise EngineRefused for other refusals."""
         path = names.path_of(role)
         try:
             self.client.get(path)
@@ -152,7 +153,7 @@ class Syncer:
         self._known[_identity(body)] = body, _shape(found)
 
     def _take_stock(self, wanted: tuple[Raw, ...]) -> None:
-        """Compare with the cluster's objects, and drop the record of those that differ, so that they are applied
+        """Read the cluster's objects, and forget that those which differ were applied, so that they are applied
         again."""
         kinds = (*REMOVED, *self.profile.placement.kinds, *(body["kind"] for body in wanted))
         self._there = {}
@@ -171,7 +172,7 @@ class Syncer:
                 log.info("%s is not as it should be: it is applied again", names.path_of(body))
 
     def _remove_unwanted(self) -> None:
-        """Remove our objects that are no longer wanted: those in namespaces of existing projects, and queues."""
+        """Delete our objects that are not wanted: those in namespaces of wanted projects, and queues."""
         for identity, found in self._there.items():
             namespace = _above(found)
             is_of_project = namespace in self._wanted and namespace in self._there
@@ -200,8 +201,8 @@ class Syncer:
 
 
 def contains(found: Any, wanted: Any) -> bool:
-    """Return whether `found` contains everything wanted. It may contain more, because the server adds fields, and
-    quantities in another notation."""
+    """Return whether `found` contains everything in `wanted`. It may contain more, because the server adds fields. A
+    quantity in another notation counts as different."""
     if found is None:
         # The server omits empty fields.
         return not wanted
@@ -214,8 +215,8 @@ def contains(found: Any, wanted: Any) -> bool:
 
 
 def added(found: Raw, wanted: Raw) -> Raw:
-    """Return a merge patch that removes fields added by others, which a server-side apply would keep. Only for
-    kinds that are entirely ours; {} for others."""
+    """Return the merge patch that removes fields which others added to the object's spec and a server-side apply
+    would keep. {} if there are none, or for a kind that is not entirely ours."""
     return _less(found.get("spec") or {}, wanted["spec"]) if wanted["kind"] in REMOVED else {}
 
 
@@ -253,6 +254,7 @@ def _above(body: Raw) -> str:
 
 
 def _shape(found: Raw) -> Raw:
-    """Return the object without the fields that change without an edit."""
+    """Return what identifies an edit of an object: its content without status and without metadata other than labels
+    and annotations."""
     noted = {key: found["metadata"].get(key) or {} for key in ("labels", "annotations")}
     return without(found, "status", "metadata", "kind", "apiVersion") | noted
