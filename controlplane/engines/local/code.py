@@ -10,12 +10,10 @@ from datasets.code_store import FOLDER, ContentCorrupt, ProjectCode
 
 
 def place_code(code: CodeSource, state_dir: Path, target: Path) -> None:
-    """Write the files of the code tree into `target`, replacing those that an earlier attempt changed; files that it
-    added remain. `state_dir` contains the code store.
-
-    Never writes through links, which an attempt may have left there. Raise EngineRefused: CODE_MISSING if the store
-    lacks the tree or it is damaged, CODE_NOT_PLACED if something else is in the place of a file.
-    """
+    """Write the files of a job's code tree into `target`. Files that an earlier attempt changed are replaced; those
+    that it added remain. Never writes through symbolic links. Raise EngineRefused: CODE_MISSING if the code store in
+    `state_dir` lacks the tree or it is damaged, CODE_NOT_PLACED if another kind of file is in the place of one of its
+    files."""
     store = ProjectCode(state_dir / FOLDER, code.project_id)
     try:
         entries = store.entries(code.tree)

@@ -18,8 +18,8 @@ _ENDING_SECONDS = 2.0
 
 
 class LocalProcess:
-    """A command in a local pod; implements engines.base.Process. `fileno` returns an epoll descriptor that is
-    readable when either output is."""
+    """A command in a local pod; implements engines.base.Process. `pid`: of the pod's process whose environment it
+    gets. `fileno` returns an epoll descriptor that is readable when either output is."""
 
     def __init__(self, prepared: Prepared, pid: int, command: Sequence[str]) -> None:
         words = ["sh", "-c", RUN_SCRIPT, "sh", *command]
@@ -68,8 +68,8 @@ class LocalProcess:
         self._stdin.close()
 
     def close(self) -> int | None:
-        """Kill the remaining processes of the command's session, after a short wait if its output has ended. Return
-        its exit code if it ended by itself, else None; None also for a repeat."""
+        """Kill the remaining processes of the command's session. Return its exit code if it ended by itself, else
+        None; None also for a repeat. Waits up to 2 s for the exit if its output has ended."""
         if self._is_closed:
             return None
         self._is_closed = True

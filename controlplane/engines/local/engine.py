@@ -57,7 +57,8 @@ OVERDUE_SECONDS = 5.0
 
 
 class LocalEngine(EngineDefaults):
-    """The engine for pods on this machine; see the module's docstring. Thread-safe: its memory holds only caches."""
+    """The engine whose pods are processes of this machine. All state is in `state_dir`; memory holds only caches.
+    Thread-safe."""
 
     capabilities: Capabilities = frozenset(
         {
@@ -89,7 +90,7 @@ class LocalEngine(EngineDefaults):
         weakref.finalize(self, self._fork_servers.close)
 
     def close(self) -> None:
-        """End the spare shim and the fork server. Pods continue to run."""
+        """End the spare shim and the fork server, which make starts faster. Pods continue to run."""
         self._shims.close()
         self._fork_servers.close()
 
@@ -175,8 +176,8 @@ class LocalEngine(EngineDefaults):
         return self._pod(pod_name).exchange(membership)
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
-        """Wait on a pipe that shims write to when a pod starts or ends; return False after the timeout. A change
-        wakes at least one of the waiting processes."""
+        """Block until a pod starts or ends, and return True; False after the timeout. Shims write to a pipe; of
+        several waiting processes a change wakes at least one."""
         if not self._wakeup.exists():
             try:
                 os.mkfifo(self._wakeup, 0o600)
@@ -200,8 +201,8 @@ class LocalEngine(EngineDefaults):
         return PodDir(self._pods_dir / name)
 
     def _mark_of_end(self, pod: PodDir) -> Path:
-        """Return the path of the file that marks a pod as forgotten, so that a delayed start request does not
-        start it again."""
+        """Return the path of the file that marks a pod as forgotten, so that a start request that arrives late does
+        nothing."""
         return self._ended_dir / pod.name.rsplit("-", 2)[0] / pod.name
 
     def _create(self, pod: PodDir, prepared: Prepared) -> None:
@@ -245,7 +246,7 @@ class LocalEngine(EngineDefaults):
         return prepared
 
     def _running(self, pod_name: str) -> tuple[Prepared, int]:
-        """Return a running pod, as prepared for its start, and the PID of its command. Raise EngineRefused if
+        """Return a running pod, as prepared for its start, and the process id of its command. Raise EngineRefused if
         it does not run."""
         prepared, pod = self._prepared(pod_name), self._pod(pod_name)
         started = pod.start_record()
@@ -262,8 +263,8 @@ class LocalEngine(EngineDefaults):
                     yield prepared.spec
 
     def _prepare(self, spec: PodSpec, node: NodeReport) -> Prepared:
-        """Resolve command, environment, directories and ports, of which ports and directories are now taken. Raise
-        EngineRefused for an unknown image."""
+        """Return the pod with command, environment, directories and ports resolved; creates the directories and
+        leases the ports. Raise EngineRefused if neither the job nor its image has a command."""
         catalogue = load_catalogue(BUILT_IN, self._state_dir / ADDED)
         command = IDLE if spec.is_host else command_line(catalogue, spec)
         image = catalogue.find(spec.image) or Image(spec.image)
@@ -282,8 +283,7 @@ class LocalEngine(EngineDefaults):
         return Prepared(stored_spec, argv, env, work_dir, ports, self._log_most_bytes, image.preload)
 
     def _rank_environments(self, spec: PodSpec) -> dict[str, dict[str, str]]:
-        """Return, by pod name, the variables in which the ranks of an MPI launcher differ from the launcher's
-        own."""
+        """Return, by pod name, the variables in which each rank of an MPI launcher differs from the launcher itself."""
         nodes = {node.name: node for node in self.nodes()}
         found = {}
         for member in spec.launches:
@@ -296,8 +296,8 @@ class LocalEngine(EngineDefaults):
         return found
 
     def _places(self, spec: PodSpec, image: Image) -> dict[str, Path]:
-        """Return the pod's directories by purpose (see `environment.pod_environment`), creating those that
-        the engine owns."""
+        """Return the pod's directories `work`, `checkpoints`, `library` and `launch`, with the job's code and the
+        image's files in the first. Creates those that the engine owns."""
         job_dir = job_directory(self._state_dir, spec.job_id)
         own = work_directory(self._state_dir, spec.job_id, spec.rank)
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -318,7 +318,7 @@ class LocalEngine(EngineDefaults):
 
 
 def _check_text(spec: PodSpec) -> None:
-    """Raise EngineRefused for NUL in any text, invalid names of environment variables, and an invalid job id."""
+    """Raise EngineRefused for a NUL character in any text, an invalid name of a variable, or an invalid job id."""
     texts = [*spec.command, *spec.args, *spec.env, *spec.env.values(), spec.working_dir or "", spec.log_path]
     if any("\0" in text for text in texts):
         raise EngineRefused(base.INVALID_POD, "Commands, arguments and environments cannot have NUL in them.")

@@ -25,11 +25,11 @@ def pod_environment(
     places: Mapping[str, Path],
     token: str,
 ) -> dict[str, str]:
-    """Return the variables, later ones overriding earlier ones: defaults, the image's, the user's, and finally the
-    pod's identity.
+    """Return the environment of a pod's command; later variables override earlier ones: defaults, the image's, the
+    user's, the pod's identity.
 
-    `ports`: declared port -> host port; `token`: identifies the pod's processes. `places`: `work` (the working
-    directory), `checkpoints` and `library` (contains the workloads package).
+    `ports`: declared port -> host port; `token`: marks the pod's processes. `places`: the directories `work`,
+    `checkpoints` and `library` (contains the workloads package).
     """
     defaults = {
         "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
@@ -52,10 +52,8 @@ def device_variables(
     spec: PodSpec, node: NodeReport, is_simulated: bool, has_real_gpus: bool
 ) -> dict[str, str]:
     """Return the variables that describe the pod's devices and shares; a launcher gets the devices of its gang's
-    other pods on `node` too.
-
-    On a simulated node of a machine with real GPUs they hide those from CUDA, because they do not belong to the pod.
-    """
+    other pods on `node` too. If the node is simulated but the machine has GPUs, these are hidden from CUDA, because
+    they are not the pod's."""
     # A launcher's ranks run in its pod's environment, so it sees the devices of its whole gang on this node, its
     # own first.
     others = [index for member in spec.launches if member.node == spec.node for index in member.devices]
@@ -75,10 +73,8 @@ def device_variables(
 
 
 def expand(argument: str, env: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` from the environment as Kubernetes does: an unknown name stays, `$$(NAME)` means `$(NAME)`.
-
-    Unlike Kubernetes, keeps other `$$`, which many scripts use for the shell's pid.
-    """
+    """Return `argument` with `$(NAME)` replaced from `env` as Kubernetes does: an unknown name stays, `$$(NAME)`
+    means `$(NAME)`. Unlike Kubernetes, other `$$` are kept, which scripts use for the shell's process id."""
 
     def replacement(match: re.Match[str]) -> str:
         escape, name = match.groups()
@@ -88,8 +84,8 @@ def expand(argument: str, env: Mapping[str, str]) -> str:
 
 
 def prepare_library(library: Path, workloads: Path) -> None:
-    """Make `library` a directory that contains only a link to the `workloads` package, because the repository root
-    must not be on a pod's path."""
+    """Create the directory `library`, with a symbolic link to the `workloads` package as its only entry: it is put on
+    pods' PYTHONPATH, where the repository root must not be. Safe to repeat, and while pods start."""
     library.mkdir(mode=0o700, parents=True, exist_ok=True)
     link = library / "workloads"
     if link.is_symlink() and os.readlink(link) == str(workloads):
@@ -101,8 +97,8 @@ def prepare_library(library: Path, workloads: Path) -> None:
 
 
 def copy_files(files: tuple[Path, ...], target: Path) -> None:
-    """Copy the image's files to `target`, except those whose name exists there. Each appears complete, even if
-    another start copies them at the same time."""
+    """Copy the image's files to `target`, except those whose name exists there. Each file appears complete, even if
+    several pods start at once."""
     for file in files:
         if not (target / file.name).exists():
             fresh = target / f".{file.name}.{secrets.token_hex(4)}"

@@ -42,7 +42,7 @@ _ARGUMENTS, _ENVIRONMENT = 45, 47
 
 
 class Command(BaseException):
-    """Raised in a forked process that becomes a pod's command, to unwind the server's stack."""
+    """Raised in a forked process that becomes a pod's command, to leave the server's stack frames."""
 
     def __init__(self, launch: shim.Launch) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class Command(BaseException):
 
 
 def serve(control: socket.socket) -> None:
-    """Fork a shim for each message until the engine has closed its end or sent nothing for IDLE_SECONDS. Raises
-    Command in a forked process that becomes a pod's command."""
+    """Fork a shim for each message, until the engine closes its end or sends nothing for IDLE_SECONDS. Raise Command
+    in a forked process that becomes a pod's command."""
     # The kernel then removes ended shims from the process table without a wait by this process.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     poll = select.poll()
@@ -71,15 +71,16 @@ def serve(control: socket.socket) -> None:
 
 
 def become(launch: shim.Launch) -> None:
-    """Become the pod's command. Raise Command if this process can run it as a Python program; any other is
-    executed, which raises OSError if it fails."""
+    """Become the pod's command, and never return: raise Command for a Python program, which this process runs itself;
+    execute any other, which raises OSError if that fails."""
     if not is_program(launch.argv) or not _is_there(launch.argv[1]):
         shim.execute(launch)
     raise Command(launch)
 
 
 def run(launch: shim.Launch) -> None:
-    """Run the program as `python` does; ends by SystemExit or the program's own exception."""
+    """Run the pod's Python program in this process, as `python` would. Ends by SystemExit or by the program's own
+    exception."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     _show_words(launch.argv)
     _show_token(launch.env[processes.TOKEN_VARIABLE])
@@ -125,7 +126,7 @@ def _is_there(name: str) -> bool:
 
 
 def _draw_numbers_anew() -> None:
-    """Replace random state that all forks would share: NumPy's global generator, and multiprocessing's
+    """Replace random state that all forked processes would share: NumPy's global generator, and multiprocessing's
     authentication key. `random` and torch need no new seed."""
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()
@@ -134,14 +135,14 @@ def _draw_numbers_anew() -> None:
 
 
 def _show_words(words: Sequence[str]) -> None:
-    """Show these words as the command line in the process table, cut to the size of the original one."""
+    """Make the process table show these words as the command line, cut to the length of the original one."""
     start, size = _place(_ARGUMENTS)
     shown = os.fsencode("\0".join(words))[: size - 1]
     ctypes.memmove(start, shown.ljust(size, b"\0"), size)
 
 
 def _show_token(token: str) -> None:
-    """Overwrite the pod's token in the environment that /proc shows, where `processes.with_token` looks for it."""
+    """Put the pod's token into the environment that /proc shows, where `processes.with_token` searches."""
     start, size = _place(_ENVIRONMENT)
     none = f"{processes.TOKEN_VARIABLE}={NO_TOKEN}".encode()
     shown = f"{processes.TOKEN_VARIABLE}={token}".encode()
@@ -150,8 +151,8 @@ def _show_token(token: str) -> None:
 
 
 def _place(position: int) -> tuple[int, int]:
-    """Return address and size of the memory from which /proc shows arguments or environment; `position`: a
-    constant above."""
+    """Return address and size of the memory from which /proc shows the arguments or the environment. `position`:
+    _ARGUMENTS or _ENVIRONMENT."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     start, end = map(int, fields[position : position + 2])
@@ -167,8 +168,7 @@ def _show_error(kind: type[BaseException], error: BaseException, found: Tracebac
 
 
 def main() -> None:
-    """Import the modules, then fork a shim for each message of the engine. In a process forked to become a
-    pod's command, run the command."""
+    """Import the modules, then serve the engine. In a process forked to become a pod's command, run that command."""
     control, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
     # Kills this process, which then counts as one whose import failed.
     signal.alarm(IMPORT_SECONDS)

@@ -24,8 +24,8 @@ class _Seen:
 
 
 class Gauges:
-    """Reads usage from logs and readings. Keeps the read offset of each log, so that an unchanged log costs one
-    stat."""
+    """Measures devices and pods by their logs and the driver. Remembers each log's size, so that an unchanged log
+    costs one stat."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
@@ -33,8 +33,8 @@ class Gauges:
     def read(
         self, nodes: tuple[NodeReport, ...], running: Iterable[PodSpec], readings: Mapping[int, UsageReport]
     ) -> tuple[UsageReport, ...]:
-        """Return one report per device of `nodes`. `running`: the specs of the running pods; `readings`: the
-        driver's measurements by device index, empty for simulated devices."""
+        """Return one report per device of `nodes`. `running`: the specs of the running pods; `readings`: the driver's
+        measurements by device index, empty for simulated devices."""
         specs = tuple(running)
         usages = {spec.name: self._pod_usage(spec) for spec in specs}
         self._seen = {

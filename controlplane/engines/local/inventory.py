@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 
 
 class Inventory(Protocol):
-    """The source of the local engine's nodes and their devices."""
+    """The source of the local engine's nodes. `is_simulated`: their devices exist in the settings only."""
 
     is_simulated: bool
 
@@ -33,7 +33,7 @@ class SimulatedInventory:
 
 
 class NvmlInventory:
-    """This machine as one node."""
+    """This machine as one node, with its NVIDIA GPUs. Raises EngineUnreachable if the driver does not answer."""
 
     is_simulated = False
 
@@ -45,7 +45,7 @@ class NvmlInventory:
         return (NodeReport(name, "default", devices, cpus * 1000, _machine_memory_mib(), is_ready=True),)
 
     def readings(self) -> dict[int, UsageReport]:
-        """Return the driver's reading of each device, by index; values that the driver refuses are None."""
+        """Return the driver's measurements by device index. A utilisation that it does not measure (MIG) is None."""
         with _nvml() as nvml:
             return {index: _reading(nvml, index) for index in range(nvml.nvmlDeviceGetCount())}
 
@@ -56,7 +56,7 @@ def open_inventory(settings: Mapping[str, Any]) -> SimulatedInventory | NvmlInve
 
 
 def has_real_gpus() -> bool:
-    """Return whether this machine has an NVIDIA driver."""
+    """Return whether this machine has an NVIDIA driver, by its device file."""
     return os.path.exists("/dev/nvidiactl")
 
 

@@ -22,10 +22,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def bind(mounts: Mounts, work_dir: str, scratch: str) -> None:
-    """Mount (source, place, is_read_only) for this process and its children only. Raise OSError if the system
-    refuses a mount.
+    """Mount each (source, place, is_read_only) for this process and its children only. Raise OSError if the system
+    refuses one.
 
-    A missing place is created in the pod's view only: no directory is added to the machine's file system, except
+    A missing place is created in this process's view only: no directory is added to the machine's file system, except
     below the pod's own `work_dir` or another mount. `scratch`: a directory to create, in which a new root is
     assembled. Without root rights a user namespace is used.
     """
@@ -73,8 +73,8 @@ def _make_place(place: str, ours: list[str], scratch: str) -> None:
 
 
 def _cover(directory: str) -> None:
-    """Mount a tmpfs over a directory and bind the directory's entries into it, so that entries can be added
-    in this namespace only."""
+    """Mount a tmpfs over a directory and bind the directory's entries into it, so that entries can be added that only
+    this mount namespace has."""
     mode = os.stat(directory).st_mode & 0o7777
     # Opened before the mount, which hides the entries.
     old = os.open(directory, os.O_PATH | os.O_DIRECTORY)
@@ -99,8 +99,8 @@ def _cover_root(scratch: str) -> None:
 
 
 def _show(source: str, target: str) -> None:
-    """Bind-mount every entry of one directory into another, empty one; links are copied. Raise OSError for more than
-    ENTRIES_MOST entries."""
+    """Bind-mount every entry of `source` into the empty directory `target`; symbolic links are copied. Raise OSError
+    for more than ENTRIES_MOST entries."""
     with os.scandir(source) as found:
         entries = list(found)
     if len(entries) > ENTRIES_MOST:
@@ -119,7 +119,7 @@ def _show(source: str, target: str) -> None:
 
 
 def _flags(place: str) -> int:
-    """Return the present mount flags of a place, because a remount in a user namespace must not clear them."""
+    """Return the present mount flags of a place; a remount in a user namespace must not clear them."""
     found = os.statvfs(place).f_flag
     return found & KEPT_FLAGS | (MS_RELATIME if found & ST_RELATIME else 0)
 

@@ -35,7 +35,7 @@ _FOR_SSH = ("HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"
 def prepare_launch(
     spec: PodSpec, folder: Path, environments: Mapping[str, Mapping[str, str]], port: int
 ) -> Mapping[str, str]:
-    """Write host files, the launch agent and `environments` (pod -> its variables). Return the launcher's
+    """Write host files, launch agent and `environments` (by pod name) into `folder`, and return the launcher's own
     variables. `port`: where rank 0 of a torch program listens."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / HYDRA_FILE).write_text(host_files(member.pod_name for member in spec.launches)[HYDRA_FILE])
@@ -58,7 +58,7 @@ def prepare_launch(
 
 
 def first_error(prepared: Prepared) -> str:
-    """Return the error message of the rank that failed first; "" if a launcher wrote none."""
+    """Return the error message of the rank that failed first; "" if none was written or the pod is no launcher."""
     # In a pod that is no launcher, the user sets the variable and could name any file of this machine.
     if not prepared.spec.launches or ERROR_FILE not in prepared.env:
         return ""

@@ -16,7 +16,8 @@ CHUNK_BYTES = 64 * 1024
 
 
 class Output:
-    """Writes one pod's output through a LogWriter."""
+    """Stores one pod's output in its log. Once the log has `most_bytes`, the last KEPT_BYTES are kept in memory
+    instead."""
 
     def __init__(self, path: str, most_bytes: int) -> None:
         self._log = LogWriter(path)
@@ -31,8 +32,8 @@ class Output:
             self._write(kind, data)
 
     def flush(self) -> None:
-        """Write output that has no newline yet, such as a prompt. Call it after a moment without further output. If
-        the disk is full, the output stays in memory."""
+        """Write output that has no newline yet, such as a prompt; call it after a moment without output. On a full
+        disk it stays in memory."""
         try:
             self._log.flush()
         except OSError:
@@ -44,8 +45,8 @@ class Output:
         return self._log.has_partial()
 
     def end(self, message: str, cut: str = "") -> None:
-        """Write the retained output and the end record with `message`. `cut`: why output is missing at the end, ""
-        if none is."""
+        """Write what is kept in memory, and the end record with `message`. `cut`: why output is missing at the end,
+        "" if none is. Raise OSError on a full disk; call it again later."""
         kept, self._kept = self._kept, []
         self._trim(kept, KEPT_BYTES)
         for kind, data in kept:
@@ -73,7 +74,7 @@ class Output:
             self._trim(self._kept, KEPT_BYTES)
 
     def _trim(self, kept: list[tuple[bytes, bytes]], most_bytes: int) -> None:
-        """Drop the oldest chunks of `kept` until at most `most_bytes` remain, and count what was lost."""
+        """Drop the oldest chunks of `kept` until at most `most_bytes` remain, and count the bytes dropped."""
         size, first = sum(len(chunk) for _, chunk in kept), 0
         while size > most_bytes:
             size -= len(kept[first][1])

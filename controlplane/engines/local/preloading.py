@@ -30,8 +30,8 @@ WAIT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a fork server was started with: the modules to import, and the variables that the interpreter and
-    they read at their start. Only pods with the same recipe can use it."""
+    """What a fork server is started with: the modules to import, and the variables that Python and these modules read
+    when they are loaded. It can start only pods with the same recipe."""
 
     modules: tuple[str, ...]
     variables: tuple[tuple[str, str], ...]
@@ -40,11 +40,11 @@ class Recipe:
 def recipe_for(
     modules: Sequence[str], argv: Sequence[str], env: Mapping[str, str], chosen: Collection[str]
 ) -> Recipe | None:
-    """Return the recipe of the fork server that can start the pod; None for a pod that must be started by exec.
+    """Return the recipe of the fork server that can start a pod; None if the pod must be started by exec.
 
-    `modules`: those that the image preloads; `argv` and `env`: the pod's. `chosen`: the names of variables that the
-    job's user has set. One that is read at the start (PYTHONPATH, LD_PRELOAD) can run the user's code, which must
-    not happen in a server shared by pods.
+    `modules`: those that the image preloads; `argv` and `env`: the pod's. `chosen`: names of the variables that the
+    job's user set. One that is read at the start (PYTHONPATH, LD_PRELOAD) can run the user's code, which must not
+    happen in a server that other pods share.
     """
     is_ours = env.get("PATH", "").partition(":")[0] == str(Path(sys.executable).parent)
     is_users = any(_READ_AT_START.match(name) for name in chosen)
@@ -58,18 +58,15 @@ def recipe_for(
 
 
 def is_program(argv: Sequence[str]) -> bool:
-    """Return whether this is `python -m MODULE ...` or `python FILE.py ...`."""
+    """Return whether the command line is `python -m MODULE ...` or `python FILE.py ...`."""
     if len(argv) < 2 or argv[0] not in PYTHONS:
         return False
     return len(argv) > 2 if argv[1] == "-m" else argv[1].endswith(".py") and not argv[1].startswith("-")
 
 
 class ForkServers:
-    """At most one fork server per engine, for the first requested recipe, because a server takes some hundred
-    MB of memory.
-
-    A server for another recipe starts only after this one has ended. Thread-safe.
-    """
+    """At most one fork server, for the first recipe requested, because a server takes some hundred MB of memory. One
+    for another recipe starts only after this one has ended. Thread-safe. `errors`: the log of the servers' errors."""
 
     def __init__(self, errors: Path) -> None:
         self._errors = errors
@@ -85,12 +82,9 @@ class ForkServers:
         self._is_closed = False
 
     def start(self, recipe: Recipe, pod_dir: Path) -> bool:
-        """Fork the pod's shim and wait until it runs the command. Return False if the caller must start a
-        shim by exec.
-
-        That is: no ready server has this recipe, the server does not answer within WAIT_SECONDS, or the pod
-        has a shim already. A second shim is harmless, because a pod starts at most once.
-        """
+        """Have a fork server start the pod, and wait until its command runs. Return False if the caller must start a
+        shim by exec: no ready server has this recipe, it does not answer within WAIT_SECONDS, or the pod has a shim
+        already. Starting a second shim is harmless, because a pod starts at most once."""
         control = self._server_of(recipe)
         # A server that is not ready gets no message, because it might never read it.
         if control is None or not _is_ready(control, self._began_at + WAIT_SECONDS - time.monotonic()):
@@ -107,7 +101,7 @@ class ForkServers:
         return _is_answered(started)
 
     def close(self) -> None:
-        """End the server and start no other. Pods that it started keep running."""
+        """End the server, and start none afterwards. Pods that it started keep running."""
         with self._lock:
             self._is_closed = True
             self._end()
@@ -145,11 +139,8 @@ class ForkServers:
 
 
 def _is_ready(control: socket.socket, seconds: float) -> bool:
-    """Wait until the server has imported its modules; return False after `seconds`, or if the server has
-    ended.
-
-    READY stays in the socket, so that every later call finds it too.
-    """
+    """Wait until the server has imported its modules; return False after `seconds`, or if it has ended. The byte
+    stays in the socket, so that later calls find it too."""
     try:
         return is_readable(control.fileno(), max(0.0, seconds)) and control.recv(1, socket.MSG_PEEK) != b""
     except (OSError, ValueError):

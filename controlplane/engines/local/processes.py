@@ -21,7 +21,8 @@ _STATE, _PARENT, _SESSION, _START_TICKS = 0, 1, 3, 19
 
 
 class Process:
-    """One entry of the process table."""
+    """One process of the process table. `start_ticks`: the kernel's start time; with `pid` it identifies a process
+    since boot."""
 
     __slots__ = ("parent", "pid", "session", "start_ticks")
 
@@ -38,7 +39,7 @@ def boot_id() -> str:
 
 
 def find(pid: int) -> Process | None:
-    """Return the live process with this pid; None if there is none or it is a zombie."""
+    """Return the live process with this process id; None if there is none or it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # A program's name may contain blanks and brackets, so it ends at the last bracket.
@@ -52,26 +53,27 @@ def find(pid: int) -> Process | None:
 
 
 def start_ticks_of(pid: int) -> int:
-    """Return the kernel's start time of the live process with this pid; 0 if there is none."""
+    """Return the kernel's start time, in clock ticks since boot, of the process with this process id; 0 if there is
+    none."""
     process = find(pid)
     return 0 if process is None else process.start_ticks
 
 
 def is_alive(pid: int, start_ticks: int, boot: str) -> bool:
-    """Return whether the process with this pid, kernel start time and boot id is alive; another process with the
-    same pid does not count."""
+    """Return whether the process with this process id, kernel start time and boot id is alive. A process that reuses
+    the id does not count."""
     process = find(pid)
     return process is not None and process.start_ticks == start_ticks and boot == boot_id()
 
 
 def table() -> list[Process]:
-    """Return all live processes of this machine that this process can see, without zombies."""
+    """Return all live processes that /proc shows, without zombies."""
     found = [find(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
     return [process for process in found if process is not None]
 
 
 def descendants(root: int, processes: list[Process]) -> list[int]:
-    """Return the pids of all descendants of the process `root`."""
+    """Return the process ids of all descendants of the process `root`, without it."""
     children: dict[int, list[int]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process.pid)
@@ -84,15 +86,15 @@ def descendants(root: int, processes: list[Process]) -> list[int]:
 
 
 def with_token(token: str, processes: list[Process]) -> list[int]:
-    """Return the PIDs of the processes whose environment contains the pod's token; they keep it after leaving
-    the pod's session."""
+    """Return the ids of processes whose environment contains a pod's token; they keep it after leaving the pod's
+    session."""
     needle = f"{TOKEN_VARIABLE}={token}".encode()
     return [process.pid for process in processes if needle in _environment(process.pid)]
 
 
 def in_session(session: int, start_ticks: int, processes: list[Process]) -> list[int]:
-    """Return the pids of the session whose leader had the pid `session` and started at `start_ticks`, also after the
-    leader's end; none if that pid was reused."""
+    """Return the ids of the processes in the session whose leader had the process id `session` and started at
+    `start_ticks`, even after the leader's end; [] if that id was reused."""
     leader = next((process for process in processes if process.pid == session), None)
     if leader is not None and leader.start_ticks != start_ticks:
         return []
@@ -100,7 +102,7 @@ def in_session(session: int, start_ticks: int, processes: list[Process]) -> list
 
 
 def kill(pids: list[int], signal_number: int = SIGKILL) -> None:
-    """Signal each process; ignores those that are gone or run as another user (sudo), which end by themselves."""
+    """Send a signal to each process. Processes that are gone, or run as another user (sudo), are skipped."""
     for pid in pids:
         try:
             os.kill(pid, signal_number)

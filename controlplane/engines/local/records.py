@@ -34,8 +34,8 @@ ELASTIC = "elastic"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A pod with resolved command line, environment and ports, before its start. `ports`: declared port -> host
-    port; `log_most_bytes`: see output.Output; `preload`: see Image."""
+    """A pod with its command line, environment and ports resolved, as stored before its start. `ports`: declared port
+    -> host port; `log_most_bytes`: see output.Output; `preload`: see Image."""
 
     spec: PodSpec
     argv: tuple[str, ...]
@@ -52,8 +52,8 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """The identity of a pod's processes, written before the command runs. Ticks are kernel start times; with pid and
-    boot id they identify a process."""
+    """The identity of a pod's processes, written before the command runs. Ticks are kernel start times, which with
+    process id and boot id identify a process; `pid` is the command's."""
 
     shim_pid: int
     shim_ticks: int
@@ -68,8 +68,8 @@ class StartRecord:
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """How the pod ended; exists only once no process of the pod is left. `exit_code` None: unknown; `signal` 0:
-    none; `errno`: of a command that could not be started, else 0."""
+    """How a pod ended; written when none of its processes is left. `exit_code` None: unknown; `signal`: that ended
+    the command, 0 if none; `errno`: why the command could not be started, else 0."""
 
     reason: str
     exit_code: int | None
@@ -79,15 +79,17 @@ class ExitRecord:
 
 
 class PodDir:
-    """The files of one pod. Every file is written atomically."""
+    """The directory of one pod. Its files are replaced atomically, so that other processes can read them at any
+    time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = path.name
 
     def create(self, prepared: Prepared, wakeup: Path) -> bool:
-        """Create the directory with spec and launch files atomically. Return False, without a change, if it exists.
-        `wakeup`: the pipe that the shim writes to when the pod starts or ends."""
+        """Create the directory with the files for shim and engine, atomically. Return False, without a change, if it
+        exists. `wakeup`: the pipe that the shim writes to when the pod starts or ends. Raise OSError if the disk is
+        full."""
         # Written under a hidden name and renamed, so that no reader sees a directory without its files.
         fresh = self.path.with_name(f".{self.name}.{prepared.token[:8]}")
         fresh.mkdir(mode=0o700)
@@ -109,7 +111,8 @@ class PodDir:
         return True
 
     def remove(self) -> None:
-        """Remove the directory atomically, with leftovers of an interrupted start or removal."""
+        """Remove the directory atomically, and what interrupted creations and removals left. Does nothing if there is
+        none."""
         hidden = self.path.with_name(f".{self.name}.removed")
         for left in self.path.parent.glob(f".{self.name}.*"):
             shutil.rmtree(left)
@@ -144,7 +147,8 @@ class PodDir:
         )
 
     def exchange(self, membership: str) -> MemberReport:
-        """Replace the membership file ("" leaves it unchanged), and return the pod's status report."""
+        """Write `membership` to the membership file if it differs ("" leaves it unchanged), and return the pod's
+        status report, empty if there is none."""
         shared = self.path / ELASTIC
         if membership and shared.is_dir():
             given, _ = read_shared(shared / MEMBERSHIP, len(membership) + 1)
@@ -172,11 +176,9 @@ class PodDir:
         return now - (self.path / STOP).stat().st_mtime
 
     def request_stop(self, grace_seconds: float) -> None:
-        """Request that the pod's shim end the pod: SIGTERM now, SIGKILL after `grace_seconds`. A shim that starts
-        later finds the request. Does nothing to a pod that has ended.
-
-        Creates the directory of a pod that was never created, so that it is never started.
-        """
+        """Ask the pod's shim to end the pod: SIGTERM now, SIGKILL after `grace_seconds`. A shim that starts
+        later finds the request. A pod that was never created is then never started. Without effect on a pod
+        that has ended."""
         # For a pod that was never created too: a start that arrives later finds the directory and starts
         # nothing.
         self.path.mkdir(mode=0o700, exist_ok=True)
@@ -195,8 +197,8 @@ class PodDir:
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """Context manager that yields True if the pod's lock was free: no shim lives, and none can start inside the
-        block. False: a shim, or another process inside such a block, holds it."""
+        """Context manager that yields True if it holds the pod's lock: no shim lives, and none starts inside the
+        block. False if a shim or another such block holds it."""
         fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:
@@ -235,13 +237,14 @@ class PodDir:
 
 
 def own_mounts(spec: PodSpec) -> list[Mount]:
-    """Return the mounts that need a mount namespace: all except writable directories mounted at their own path."""
+    """Return the mounts that need a mount namespace: all but writable directories that are mounted at their own
+    path."""
     return [mount for mount in spec.mounts if mount.is_read_only or mount.source != mount.path]
 
 
 def read_shared(path: Path, most: int) -> tuple[str, float]:
-    """Return the first `most` bytes of a file that a pod can replace, as text, and its modification time in Unix
-    seconds; ("", 0.0) for anything but a regular file. Never blocks, unlike opening a named pipe."""
+    """Return (first `most` bytes as text, modification time in Unix seconds) of a file that a pod can replace; ("",
+    0.0) if it is no regular file. Never blocks, unlike opening a named pipe."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
@@ -256,8 +259,8 @@ def read_shared(path: Path, most: int) -> tuple[str, float]:
 
 
 def _launch(prepared: Prepared, wakeup: Path) -> bytes:
-    """Return the shim's input (see `shim.Launch`). NUL separates values, because arguments and environments cannot
-    contain it."""
+    """Return the content of the shim's input file (see `shim.Launch`). NUL separates values, because arguments and
+    variables cannot contain it."""
     items = [f"work={prepared.work_dir}", f"log={prepared.spec.log_path}", f"wakeup={wakeup}"]
     items += [f"log_most_bytes={prepared.log_most_bytes}"]
     for mount in own_mounts(prepared.spec):

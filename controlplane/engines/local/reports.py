@@ -18,8 +18,8 @@ from controlplane.logstore.writer import LogWriter
 
 
 def report(pod: PodDir) -> PodReport:
-    """Return the pod's report, from its records and the process table. Kill the remaining processes of a pod that lost
-    its shim."""
+    """Return the state of a pod, from its records and the process table. If its shim was lost, its remaining
+    processes are killed and its end is recorded."""
     ended = pod.exit_record()
     started = pod.start_record()
     # Read once: a shim that ends normally between two reads would be reported as lost.
@@ -38,15 +38,15 @@ def report(pod: PodDir) -> PodReport:
 
 
 def _declared_ports(prepared: Prepared) -> dict[int, tuple[str, int]]:
-    """Return the declared ports and their addresses, without the additional port that a launcher leases for its
-    ranks."""
+    """Return the address of each declared port, without the additional port that a launcher leases for its ranks."""
     return {
         declared: (HOST, port) for declared, port in prepared.ports.items() if declared in prepared.spec.ports
     }
 
 
 def kill_stuck(pod: PodDir) -> None:
-    """Kill a shim that does not respond; the kernel and `report` end the rest."""
+    """Kill the shim of a pod that does not react to a stop. The kernel then kills the command, and `report` the
+    rest."""
     started = pod.start_record()
     if started is None:
         return
@@ -63,8 +63,7 @@ def kill_stuck(pod: PodDir) -> None:
 
 
 def _settle_if_there_is_room(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
-    """Call `_settle`, but return None while the disk is full, so that the reports of other pods do not fail
-    with this one."""
+    """Return the result of `_settle`, or None while the disk is full, so that the reports of other pods do not fail."""
     try:
         return _settle(pod, started)
     except OSError as error:
@@ -74,11 +73,11 @@ def _settle_if_there_is_room(pod: PodDir, started: StartRecord | None) -> ExitRe
 
 
 def _settle(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
-    """Record the end of a pod whose shim does not run: it was stopped before its start, or its shim was
+    """Record and return the end of a pod whose shim does not run: it was stopped before its start, or its shim was
     killed. Return None while the pod may have processes or may still start.
 
-    Remaining processes are killed first; a later call then records the end. The pod's lock is held, so that
-    no shim can start meanwhile.
+    Remaining processes are killed first; a later call then records the end. The pod's lock is held, so that no shim
+    can start meanwhile.
     """
     with pod.locked() as is_alone:
         if not is_alone:

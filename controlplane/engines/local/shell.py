@@ -29,8 +29,8 @@ os.execv(sys.argv[1], [sys.argv[2]])
 
 
 def entering(prepared: Prepared, pid: int) -> list[str]:
-    """Return a command prefix that enters the mount namespace of the pod's process `pid`; [] if it has none of its
-    own."""
+    """Return the command prefix that enters the mount namespace of the pod's process `pid`; [] if the pod has no own
+    one."""
     if not own_mounts(prepared.spec):
         return []
     enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt"]
@@ -43,8 +43,8 @@ def entering(prepared: Prepared, pid: int) -> list[str]:
 def start_program(
     words: list[str], prepared: Prepared, pid: int, *, stdin: int, stdout: int, stderr: int
 ) -> subprocess.Popen[bytes]:
-    """Start a program in the environment of the pod's process `pid`, in a session of its own. Raise EngineRefused if
-    the system cannot start it."""
+    """Start a program with the environment and mounts of a pod, in a session of its own. `pid`: of a process of the
+    pod. Raise EngineRefused if the system cannot start it."""
     try:
         return subprocess.Popen(
             [*entering(prepared, pid), *words],
@@ -61,8 +61,8 @@ def start_program(
 
 
 def kill_session(leader: subprocess.Popen[bytes], start_ticks: int) -> None:
-    """Kill all processes of a program's session, and collect the program. The others may vanish a moment later.
-    `start_ticks`: when it started, so that no session of a process with the same pid is killed."""
+    """Kill all processes of the session that `leader` began, and wait for `leader`. `start_ticks`: its start time, so
+    that no session of a process that reuses its id is killed."""
     killed: set[int] = set()
     # Looked for again until none is new: one may be forked between the look and the signal. One that was signalled
     # forks no more.
@@ -73,8 +73,8 @@ def kill_session(leader: subprocess.Popen[bytes], start_ticks: int) -> None:
 
 
 def exit_code_within(program: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait at most `seconds` for the end of a program. Return its exit code, 128 + n after signal n; None if it runs
-    on."""
+    """Wait at most `seconds` for a program to end. Return its exit code, 128 + n after signal n; None if it still
+    runs."""
     try:
         code = program.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -83,7 +83,7 @@ def exit_code_within(program: subprocess.Popen[bytes], seconds: float) -> int | 
 
 
 def _refusal(error: OSError, prepared: Prepared) -> EngineRefused:
-    """Return the exception that explains why the system started no program."""
+    """Return the EngineRefused that explains why the system could not start a program."""
     reason = error.strerror or str(error)
     if error.filename == prepared.work_dir:
         return EngineRefused(
@@ -98,7 +98,8 @@ def _refusal(error: OSError, prepared: Prepared) -> EngineRefused:
 
 
 class LocalShell:
-    """A terminal in a local pod; implements engines.base.Shell."""
+    """A shell on a terminal in a local pod; implements engines.base.Shell. `pid`: of the pod's process whose
+    environment it gets."""
 
     def __init__(self, prepared: Prepared, pid: int, columns: int, rows: int) -> None:
         program = _shell_of(prepared)
@@ -141,7 +142,7 @@ class LocalShell:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
     def close(self) -> int | None:
-        """Hang up the terminal, then kill the remaining processes of its session. Return the exit code if the shell
+        """Hang up the terminal, and kill the remaining processes of its session. Return the exit code if the shell
         ended by itself, else None; None also for a repeat."""
         if self._is_closed:
             return None
@@ -152,13 +153,13 @@ class LocalShell:
         return exit_code
 
     def _own_exit_code(self) -> int | None:
-        """Return the exit code of the shell, None if it runs on. Waits briefly if its terminal has ended, because
-        the exit follows."""
+        """Return the shell's exit code, None if it still runs. Waits briefly if the terminal has ended, because the
+        exit follows."""
         return exit_code_within(self._process, ENDING_SECONDS if self._has_ended else 0)
 
 
 def _shell_of(prepared: Prepared) -> str:
-    """Return the path of the best available shell. Raise EngineRefused if there is none."""
+    """Return the path of bash, else of sh, on the pod's PATH. Raise EngineRefused if it has neither."""
     for name in SHELLS:
         if found := shutil.which(name, path=prepared.env.get("PATH")):
             return found

@@ -53,7 +53,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Launch:
-    """What to run, from the engine's file: NUL-separated KEY=VALUE, with `argv` and `env` once per element."""
+    """What a shim runs, read from the file that the engine wrote: NUL-separated KEY=VALUE items, `argv` and `env`
+    once per element."""
 
     def __init__(self, path: str) -> None:
         self.argv: list[str] = []
@@ -75,8 +76,8 @@ class Launch:
 
 
 class Child:
-    """The command's process, which waits for `go` before it executes the command, so that the start record is
-    written first. `run` becomes the command: it does not return."""
+    """The process of a pod's command. It waits for `go`, so that the start record is written before the command runs.
+    `run` becomes the command and does not return. `scratch`: see `mounts.bind`."""
 
     def __init__(self, launch: Launch, scratch: str, run: Callable[[Launch], None]) -> None:
         self._launch, self._scratch, self._run = launch, scratch, run
@@ -92,8 +93,8 @@ class Child:
         self.pidfd = os.pidfd_open(self.pid)
 
     def go(self) -> tuple[str, int] | None:
-        """Let the waiting process execute the command. Return None, or the step that failed (`mount`, `chdir`
-        or `exec`) and its errno."""
+        """Let the process execute the command. Return None, or the step that failed (`mount`, `chdir` or `exec`) and
+        its errno."""
         os.write(self._go, b"g")
         os.close(self._go)
         what, _, number = os.read(self._failure, 64).decode().partition(" ")
@@ -101,7 +102,7 @@ class Child:
         return (what, int(number)) if what else None
 
     def _become(self, go: int, failure: int, out: int, err: int) -> None:
-        """Become the command in the child process; never returns."""
+        """Become the command in the forked process; never returns."""
         what = "exec"
         try:
             os.setsid()
@@ -127,7 +128,7 @@ class Child:
 
 
 def execute(launch: Launch) -> None:
-    """Become the command by exec. Raises OSError if it cannot be executed."""
+    """Become the command by exec. Raise OSError if it cannot be executed."""
     # Python ignores these two signals, and an ignored signal survives exec.
     for number in (SIGPIPE, SIGXFSZ):
         libc.signal(number, None)
@@ -135,7 +136,7 @@ def execute(launch: Launch) -> None:
 
 
 class Shim:
-    """The life of one pod from its start record to its exit record."""
+    """Supervises one pod from its start record to its exit record."""
 
     def __init__(self, pod_dir: str, run: Callable[[Launch], None]) -> None:
         self._dir, self._run = pod_dir, run
@@ -150,8 +151,8 @@ class Shim:
         self._cut = ""
 
     def run(self, started: int) -> None:
-        """Start the command, report that through the pipe end `started`, supervise until the end, and record
-        the end."""
+        """Start the command, supervise the pod until its end, and record the end. `started`: the write end of a pipe,
+        written to once the command runs. A pod that was stopped before is only recorded as ended."""
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
         if os.path.exists(f"{self._dir}/stop"):
             self._finish("stopped", None)
@@ -178,11 +179,9 @@ class Shim:
         )
 
     def _supervise(self, child: Child) -> None:
-        """Store output, handle stops and reap orphans until the command has ended.
-
-        After a stop, the command's whole process group gets the grace period: a shell dies of SIGTERM at once, but
-        its training program must still save a checkpoint.
-        """
+        """Store output, handle stops and collect ended processes until the command has ended. After a stop, the
+        command's whole process group gets the grace period: a shell dies of SIGTERM at once, but its training program
+        must save a checkpoint."""
         self._streams = {child.out: STDOUT, child.err: STDERR}
         for fd in (child.out, child.err, child.pidfd, self._control):
             self._poll.register(fd, select.POLLIN)
@@ -226,11 +225,9 @@ class Shim:
         os.close(fd)
 
     def _read_stop(self, child: Child) -> None:
-        """Handle a stop request: SIGTERM to the command's group, and after the grace period SIGKILL to everything.
-
-        The grace period is written to a file before the pipe is notified, so no stop is missed: `run` reads a
-        request from before the pipe existed.
-        """
+        """Handle a stop request: SIGTERM to the command's process group now, SIGKILL to everything after the grace
+        period. The period is in a file that was written before the pipe became readable, so that no request is
+        missed."""
         os.read(self._control, 4096)
         with open(f"{self._dir}/stop") as file:
             grace_seconds = float(file.read())
@@ -240,7 +237,7 @@ class Shim:
         _signal_group(child.pid, processes.SIGTERM)
 
     def _reap(self, child: Child) -> None:
-        """Collect ended processes. Orphans become our children because this process is a subreaper."""
+        """Collect ended processes, also orphans of the pod, which become children of this process."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -252,8 +249,7 @@ class Shim:
                 self._status = status
 
     def _kill_all(self) -> bool:
-        """Kill all live processes of the pod. Return whether there were any; processes forked meanwhile may survive
-        this call."""
+        """Kill all live processes of the pod. Return whether there were any; one forked meanwhile may survive."""
         found = processes.table()
         below = processes.descendants(os.getpid(), found)
         processes.kill(below)
@@ -264,7 +260,7 @@ class Shim:
         return bool(below or others)
 
     def _end_all(self) -> None:
-        """End the pod after its command: kill every remaining process, including daemons."""
+        """Kill all processes that remain after the command, including daemons. Returns when none is left."""
         while True:
             was_any = self._kill_all()
             try:
@@ -277,7 +273,7 @@ class Shim:
             time.sleep(KILL_PAUSE_SECONDS)
 
     def _drain(self) -> None:
-        """Read the rest of the pipes, for a limited time because processes outside the pod may hold them open."""
+        """Read the rest of the output, for at most DRAIN_SECONDS: a process outside the pod may hold the pipes open."""
         deadline = time.monotonic() + DRAIN_SECONDS
         # A stop changes nothing now, and its message would end every wait at once.
         self._poll.unregister(self._control)
@@ -291,8 +287,8 @@ class Shim:
             self._cut = "the output was held open by another process and was cut"
 
     def _outcome(self, failure: tuple[str, int] | None) -> tuple[str, int | None, int, int]:
-        """Return how the command ended, as (reason, exit code, signal, errno); 0 for no signal or errno. `failure`:
-        the step that failed before the command ran and its errno, None if it ran."""
+        """Return how the command ended: (reason, exit code, signal, errno), with 0 for no signal or errno. `failure`:
+        the step that failed before the command ran and its errno; None if the command ran."""
         if failure is not None:
             what, number = failure
             if what == "mount":
@@ -326,7 +322,7 @@ class Shim:
         self._notify()
 
     def _notify(self) -> None:
-        """Wake the engines that wait for a change of a pod; does nothing if none waits."""
+        """Wake an engine that waits for a change; without effect if none waits."""
         try:
             fd = os.open(self._launch.values["wakeup"], os.O_WRONLY | os.O_NONBLOCK)
             os.write(fd, b"!")
@@ -337,9 +333,9 @@ class Shim:
 
 
 def main(pod_dir: str) -> int:
-    """Start the shim in a forked process, detached from the control plane, and wait until the command runs or the
-    pod has ended. Return 0; EXIT_LOCKED if the pod has neither started nor ended, because another process holds its
-    lock or the shim failed."""
+    """Start the shim in a forked process, detached from the control plane, and wait until the command runs or the pod
+    has ended. Return 0; EXIT_LOCKED if neither happened, because another process holds the pod's lock or the shim
+    failed."""
     started, started_write = os.pipe()
     os.setsid()
     if os.fork() != 0:
@@ -352,10 +348,8 @@ def main(pod_dir: str) -> int:
 
 
 def supervise(pod_dir: str, started: int, run: Callable[[Launch], None]) -> None:
-    """Run the pod as its shim until the pod has ended. Does nothing if the pod has or had another shim.
-
-    `started`: the write end of a pipe, written once the command runs. `run`: see Child.
-    """
+    """Run the pod as its shim until it has ended. Does nothing if the pod has or had another shim. `started`: the
+    write end of a pipe, written to once the command runs. `run`: see Child."""
     _leave_standard_streams(pod_dir)
     if _lock(f"{pod_dir}/lock") and not _has_record(pod_dir):
         Shim(pod_dir, run).run(started)
@@ -366,8 +360,8 @@ def _has_record(pod_dir: str) -> bool:
 
 
 def _lock(path: str) -> bool:
-    """Take the pod's lock for the life of this process. Return False if another shim has it or the pod already has a
-    start or exit record. The engine takes the lock only for moments, so a short wait decides."""
+    """Take the pod's lock for the life of this process. Return False if another shim has it, or the pod has started.
+    The engine holds it only for moments, so a short wait decides."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     for _ in range(LOCK_TRIES):
         try:
@@ -381,7 +375,7 @@ def _lock(path: str) -> bool:
 
 
 def _leave_standard_streams(pod_dir: str) -> None:
-    """Replace the inherited standard streams; errors of the shim go to POD_DIR/shim.err."""
+    """Close the inherited standard streams; errors of the shim are written to POD_DIR/shim.err."""
     null = os.open(os.devnull, os.O_RDWR)
     errors = os.open(f"{pod_dir}/shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target, source in ((0, null), (1, null), (2, errors)):
@@ -408,7 +402,7 @@ def _open_fifo(path: str) -> int:
 
 
 def _write_record(path: str, text: str) -> None:
-    """Write the file atomically, and flush it to the disk."""
+    """Write a file atomically and flush it to the disk. Raise OSError if the disk is full."""
     fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         # On a disk that is filling up, a write may succeed in part without an error.
@@ -421,7 +415,7 @@ def _write_record(path: str, text: str) -> None:
 
 
 def _once_there_is_room(write: Callable[[], None]) -> None:
-    """Repeat the write while the disk is full; until it succeeds the pod counts as running."""
+    """Repeat the write every second while the disk is full; until it succeeds the pod counts as running."""
     while True:
         try:
             return write()
@@ -432,7 +426,7 @@ def _once_there_is_room(write: Callable[[], None]) -> None:
 
 
 def _signal_group(group: int, signal_number: int) -> bool:
-    """Send a signal to the process group; return whether the group existed."""
+    """Send a signal to a process group, 0 only to test it; return whether it exists."""
     try:
         os.killpg(group, signal_number)
     except ProcessLookupError:
@@ -441,7 +435,7 @@ def _signal_group(group: int, signal_number: int) -> bool:
 
 
 def _oom_kills() -> int:
-    """Return the kernel's count of OOM kills since boot; 0 if unavailable."""
+    """Return the kernel's number of OOM kills since boot; 0 if it does not report them."""
     with open("/proc/vmstat", "rb") as file:
         _, found, rest = file.read().partition(b"oom_kill ")
     return int(rest.split(b"\n", 1)[0]) if found else 0
@@ -452,8 +446,7 @@ def _now_ms() -> int:
 
 
 def _await_pod_dir() -> str:
-    """Return the pod directory that the engine writes to standard input; "" if standard input was closed
-    instead."""
+    """Return the pod directory that the engine writes to standard input; "" if the engine closes it instead."""
     pod_dir = os.read(0, 4096)
     if pod_dir:
         _leave_standard_streams(os.fsdecode(pod_dir))
@@ -462,8 +455,8 @@ def _await_pod_dir() -> str:
 
 
 def _show_in_process_list(pod_dir: bytes, room: int) -> None:
-    """Overwrite the last argument, of `room` bytes, in the memory that /proc/PID/cmdline shows, so that the
-    process list names the pod's directory."""
+    """Make the process list show the pod's directory as the last argument of this process. `room`: that argument's
+    length in bytes."""
     with open("/proc/self/stat", "rb") as file:
         end = int(file.read().rpartition(b")")[2].split()[_ARGUMENTS_END])
     ctypes.memmove(end - room - 1, pod_dir[:room].ljust(room, b"\0"), room)

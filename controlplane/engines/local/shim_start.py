@@ -20,7 +20,8 @@ ROOM_FOR_THE_POD = "-" * 512
 
 
 class ShimStarter:
-    """Starts shims for one engine. Thread-safe. Without `close` the spare ends with this process."""
+    """Starts the shims of one engine's pods, the next one by a spare interpreter. Thread-safe. Without `close` the
+    spare ends with this process."""
 
     def __init__(self) -> None:
         # Held while the spare is taken or started, so that two starts never write to the same one.
@@ -29,23 +30,23 @@ class ShimStarter:
         self._is_closed = False
 
     def start(self, pod: PodDir) -> None:
-        """Start the shim and wait until it runs the command (about 10 ms), or until another process's shim does.
-        Raise EngineUnreachable if no shim starts."""
+        """Start a pod's shim and wait until the command runs, which takes about 10 ms; without effect if the pod has
+        a shim. Raise EngineUnreachable if the shim fails."""
         if not self._is_started_by_spare(pod) and _exit_code(_begin(pod)) != 0:
             last_words = (pod.path / "shim.err").read_text(errors="replace").strip().rpartition("\n")[2]
             raise EngineUnreachable(f"The shim of {pod.name} did not start: {last_words or 'no word'}")
         self._keep_spare()
 
     def close(self) -> None:
-        """End the spare shim."""
+        """End the spare, and start none afterwards."""
         with self._lock:
             self._is_closed, spare, self._spare = True, self._spare, None
         if spare is not None:
             _end(spare)
 
     def _is_started_by_spare(self, pod: PodDir) -> bool:
-        """Let the spare shim start the pod. Return False if there is none, or if it was killed: another shim
-        may then start the pod, because a pod starts at most once."""
+        """Let the spare start the pod. Return False if there is none or it was killed; the caller may then start
+        another shim, because a pod starts at most once."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is None or spare.stdin is None:
@@ -87,10 +88,8 @@ def _end(spare: subprocess.Popen[bytes]) -> None:
 
 
 def _exit_code(starter: subprocess.Popen[bytes]) -> int:
-    """Return the exit code of the process that starts a shim; kill it after a time limit.
-
-    Waits on a pidfd, because `Popen.wait` with a timeout polls, which takes up to 16 ms longer.
-    """
+    """Return the exit code of the process that starts a shim; it is killed after SPAWN_TIMEOUT_SECONDS. Waits on a
+    pidfd, because `Popen.wait` with a timeout polls, which takes up to 16 ms longer."""
     pidfd = os.pidfd_open(starter.pid)
     try:
         if not is_readable(pidfd, SPAWN_TIMEOUT_SECONDS):
@@ -101,7 +100,7 @@ def _exit_code(starter: subprocess.Popen[bytes]) -> int:
 
 
 def is_readable(fd: int, timeout_seconds: float) -> bool:
-    """Wait for one descriptor to become readable; return False after the timeout. Not by `select`, which cannot take
+    """Wait until a file descriptor is readable; return False after the timeout. By poll, because select cannot take
     descriptors above 1,023."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
