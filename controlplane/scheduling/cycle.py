@@ -10,7 +10,7 @@ jobs still hold; the *reservation* is the time and place of the oldest gang with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 from controlplane.scheduling.ageing import can_age, is_aged
 from controlplane.scheduling.cycle_state import CycleState
@@ -182,13 +182,13 @@ class _Cycle:
         """Serve every job that keeps its project within its fair share. Return whether jobs were stopped for
         that."""
         before = len(self._state.victims)
-        queue = QueueIterator(self._ready, self._has_turn)
+        queue = QueueIterator(self._ready, self._has_no_turn)
         while (job_class := queue.take()) is not None:
             item = job_class.head
             keeps_share = self._keeps_share(job_class)
             # The queue asked when it sorted this project; its department may have been served since.
             if not keeps_share and not self._moves.may_replace(item):
-                queue.close()
+                queue.close(self._cause(job_class))
             # Free capacity first: no job is stopped while another place is free.
             elif keeps_share and item.is_in_share and self._moves.serve(item):
                 job_class.advance()
@@ -201,13 +201,18 @@ class _Cycle:
                 queue.put_back()
                 self._reopen(queue, item, victims)
             else:
-                queue.close(Cause(item.request, ReclaimPolicy(item).signature, self._is_kept_back(item)))
+                queue.close(self._cause_of_no_room(job_class, ReclaimPolicy(item).signature))
         self._take_back_passed()
         return len(self._state.victims) > before
 
-    def _has_turn(self, job_class: JobClass) -> bool:
-        """Return whether the next job of a class may be served in this phase."""
-        return self._keeps_share(job_class) or self._moves.may_replace(job_class.head)
+    def _has_no_turn(self, job_class: JobClass) -> Cause | None:
+        """Return a cause if the next job of a class may not be served in this phase."""
+        if self._keeps_share(job_class) or self._moves.may_replace(job_class.head):
+            return None
+        return self._cause(job_class)
+
+    def _leaves_share(self, job_class: JobClass) -> Cause | None:
+        return None if self._keeps_share(job_class) else self._cause(job_class)
 
     def _keeps_share(self, job_class: JobClass) -> bool:
         """Return whether the next job of a class keeps its project within its share, or does so in the place of other
@@ -223,10 +228,6 @@ class _Cycle:
         if victims is None and self._moves.may_replace(item):
             victims = self._moves.replace(item)
         return victims
-
-    def _is_kept_back(self, item: Waiting) -> bool:
-        """Return whether the job must not delay the gang that has the reservation."""
-        return self._state.binding(item) is not None
 
     def serve_aged(self) -> None:
         """Serve gangs that have waited for long, the oldest first, on free capacity or on GPUs that projects borrow."""
@@ -253,7 +254,7 @@ class _Cycle:
         while (job_class := queue.take()) is not None:
             item = job_class.head
             if self._moves.must_not_start(item):
-                queue.close()
+                queue.close(self._cause(job_class))
             elif self._moves.serve(item):
                 job_class.advance()
                 queue.put_back()
@@ -265,7 +266,7 @@ class _Cycle:
                 queue.put_back()
                 self._reopen(queue, item, victims)
             else:
-                queue.close(Cause(item.request, None, self._is_kept_back(item)))
+                queue.close(self._cause_of_no_room(job_class, None))
         # Nothing is reserved for jobs that wait for their data, also not what limits and quotas leave: others start.
         if self._take_back_passed():
             self.serve_idle(may_stop=False)
@@ -297,31 +298,41 @@ class _Cycle:
             job_class.take_back()
         return True
 
+    def _cause(self, job_class: JobClass) -> Cause:
+        """Return the cause of a class that a limit or its project's share forbids."""
+        return Cause(replaces=self._replaces(job_class))
+
+    def _cause_of_no_room(self, job_class: JobClass, policy: Hashable | None) -> Cause:
+        """Return the cause of a class that has no room. `policy`: see `Cause`."""
+        item = job_class.head
+        # Whether the job must not delay the gang that has the reservation.
+        is_kept_back = self._state.binding(item) is not None
+        return Cause(item.request, policy, is_kept_back, self._replaces(job_class))
+
+    def _replaces(self, job_class: JobClass) -> bool:
+        return self._moves.is_above_lowest(job_class.account, job_class.jobs[0].priority)
+
     def _reopen(self, queue: QueueIterator, preemptor: Waiting, victims: frozenset[Candidate]) -> None:
         """Put closed classes back into the queue after `victims` were stopped for `preemptor`: those of
         projects and departments that lost jobs, and those that may fit now if the victims free more than the
         preemptor takes."""
         is_more = not leave_nothing(preemptor, victims)
-        # One class per cause is tested, because the others would fail or fit like it.
-        has_room: dict[Cause, bool] = {}
 
-        def may_fit(job_class: JobClass, cause: Cause | None) -> bool:
-            if not is_more:
-                return False
-            # Its cause does not cover victims in its own project, so it is tried again in its turn.
-            if self._moves.is_above_lowest(job_class.account, job_class.jobs[0].priority):
-                return True
-            if cause is not None and cause not in has_room:
-                has_room[cause] = self._has_room(job_class.head, may_reclaim=cause.policy is not None)
-            return cause is not None and has_room[cause]
+        # One class per cause is tested, because the others would fail or fit like it.
+        def may_fit(cause: Cause, job_class: JobClass) -> bool:
+            # The cause does not cover victims in its own project, so such a class is tried again in its turn.
+            return is_more and (cause.replaces or self._has_room(job_class.head, cause))
 
         queue.reopen({victim.account for victim in victims}, may_fit)
 
-    def _has_room(self, item: Waiting, *, may_reclaim: bool) -> bool:
-        """Return whether the job fits once stopping jobs have ended, or could reclaim what it lacks."""
+    def _has_room(self, item: Waiting, cause: Cause) -> bool:
+        """Return whether a job that was closed for want of room fits once stopping jobs have ended, or could reclaim
+        what it lacks."""
+        if cause.request is None:
+            return False
         if self._moves.find(item, is_soon=True) is not None:
             return True
-        return may_reclaim and self._moves.find_victims(item, ReclaimPolicy(item)) is not None
+        return cause.policy is not None and self._moves.find_victims(item, ReclaimPolicy(item)) is not None
 
     # Phase 4: each set of victims is minimal for one job, but the sets together may free more than all jobs
     # need.
@@ -358,7 +369,7 @@ class _Cycle:
         state, is_any = self._state, False
         if not state.promises or len(state.starts) + len(state.promises) >= MAX_JOBS:
             return False
-        queue = QueueIterator(self._ready, self._keeps_share)
+        queue = QueueIterator(self._ready, self._leaves_share)
         while (job_class := queue.take()) is not None:
             item = job_class.head
             if item.is_in_share and self._rearrangement.serve_as_well(item):
@@ -366,7 +377,7 @@ class _Cycle:
                 queue.put_back()
                 is_any = True
             else:
-                queue.close()
+                queue.close(self._cause(job_class))
         return is_any
 
     # Phase 5 is `widening.on_idle`. The answer:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -31,13 +32,15 @@ _Entry = tuple[Key, bool, str, int]
 class Cause(NamedTuple):
     """Why a class was closed. Classes with equal causes become servable at the same time.
 
-    `request`: what found no room. `policy`: the signature of the policy that found no victims, None if none
-    was tried. `is_kept_back`: only capacity outside of the reservation was searched.
+    `request`: what found no room; None if a limit or a share forbids the class. `policy`: the signature of the policy
+    that found no victims, None if none was tried. `is_kept_back`: only capacity outside of the reservation was
+    searched. `replaces`: jobs of lower priority run in its project, which the search for victims does not cover.
     """
 
-    request: Request
-    policy: Hashable | None
-    is_kept_back: bool
+    request: Request | None = None
+    policy: Hashable | None = None
+    is_kept_back: bool = False
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,20 +222,20 @@ class QueueIterator:
     job costs O(log n); call `reopen` after a decision by which other accounts lost jobs.
     """
 
-    __slots__ = ("_closed", "_is_eligible", "_projects", "_queues", "_taken", "_tops", "_versions")
+    __slots__ = ("_closed", "_excluded", "_projects", "_queues", "_taken", "_tops", "_versions")
 
     def __init__(
-        self, classes: Iterable[JobClass], is_eligible: Callable[[JobClass], bool] | None = None
+        self, classes: Iterable[JobClass], excluded: Callable[[JobClass], Cause | None] | None = None
     ) -> None:
-        """`is_eligible`: classes for which it returns False when they reach the head of their project are
-        closed."""
-        self._is_eligible = is_eligible
+        """`excluded`: classes for which it returns a cause when they reach the head of their project are closed."""
+        self._excluded = excluded
         self._queues: dict[str, list[tuple[TurnInProject, JobClass]]] = {}
         self._projects: dict[str, list[_Entry]] = {}
         self._tops: list[_Entry] = []
         self._versions: dict[str, int] = {}
         self._taken: JobClass | None = None
-        self._closed: list[tuple[JobClass, Cause | None]] = []
+        # By cause, then by department (or project without one): many classes have one cause.
+        self._closed: dict[Cause, dict[Account, list[JobClass]]] = {}
         accounts: dict[str, Account] = {}
         for one in classes:
             if not one.is_decided:
@@ -260,27 +263,31 @@ class QueueIterator:
             heapq.heappush(self._queues[taken.account.name], (taken.key, taken))
         self._update((taken.account,))
 
-    def close(self, cause: Cause | None = None) -> None:
+    def close(self, cause: Cause) -> None:
         """Remove the class just taken until `reopen`. `cause`: why it was not served."""
         assert self._taken is not None
-        self._closed.append((self._taken, cause))
+        self._put_away(self._taken, cause)
         self._update((self._taken.account,))
 
-    def reopen(
-        self, accounts: Collection[Account], may_fit: Callable[[JobClass, Cause | None], bool]
-    ) -> None:
+    def _put_away(self, one: JobClass, cause: Cause) -> None:
+        top = one.account.parent or one.account
+        self._closed.setdefault(cause, {}).setdefault(top, []).append(one)
+
+    def reopen(self, accounts: Collection[Account], may_fit: Callable[[Cause, JobClass], bool]) -> None:
         """Sort the projects of these accounts, which lost jobs, again. Put closed classes back: all of their
-        departments (or projects without one), and those for which `may_fit` holds."""
-        tops = {account.parent or account for account in accounts}
-        changed, closed = set(accounts), self._closed
-        self._closed = []
-        for entry in closed:
-            one, cause = entry
-            if (one.account.parent or one.account) in tops or may_fit(one, cause):
+        departments (or projects without one), and those of causes for which `may_fit` holds, which is called with the
+        first of their classes."""
+        changed = set(accounts)
+        for cause, by_top in list(self._closed.items()):
+            opened = [by_top.pop(top) for top in _tops(accounts) if top in by_top]
+            if by_top and may_fit(cause, next(iter(by_top.values()))[0]):
+                opened += by_top.values()
+                by_top = {}
+            if not by_top:
+                del self._closed[cause]
+            for one in chain.from_iterable(opened):
                 heapq.heappush(self._queues[one.account.name], (one.key, one))
                 changed.add(one.account)
-            else:
-                self._closed.append(entry)
         self._update(sorted(changed, key=attrgetter("name")))
 
     def _update(self, accounts: Iterable[Account]) -> None:
@@ -291,8 +298,8 @@ class QueueIterator:
             name = _top_name(account)
             tops[name] = top
             queue = self._queues.get(account.name, [])
-            while queue and self._is_eligible is not None and not self._is_eligible(queue[0][1]):
-                self._closed.append((heapq.heappop(queue)[1], None))
+            while queue and self._excluded is not None and (cause := self._excluded(queue[0][1])) is not None:
+                self._put_away(heapq.heappop(queue)[1], cause)
             # Entries of a heap cannot be changed in place: an outdated entry stays until it reaches the top and
             # is dropped there.
             version = self._versions[account.name] = self._versions.get(account.name, 0) + 1
@@ -313,6 +320,10 @@ class QueueIterator:
             is_own = best.account is top
             key = projects[0][0] if is_own else turn_key(top, best.milli_gpus, best.seconds)
             heapq.heappush(self._tops, (key, best.account.parent is not None, name, version))
+
+
+def _tops(accounts: Iterable[Account]) -> set[Account]:
+    return {account.parent or account for account in accounts}
 
 
 def _top_name(account: Account) -> str:
