@@ -23,6 +23,8 @@ class Account:
     waiting jobs may not use it, although it no longer counts in `allocated`. `running`: held by jobs that started
     before this cycle and that this cycle keeps; only these can become victims. `sizes`: how many of those jobs there
     are of each size (milli-GPUs per job). `growth`: what active jobs request beyond `allocated` (see `_growth`).
+    `changes`: incremented by every change of `running` or
+    `sizes`, so that values cached for them can be recognised as outdated.
     `requested`: `allocated`, `growth` and what queued jobs request. `sure`: what no other project can reclaim: the fair
     share, but at most the quota while shares are oversold. `rank`: lower is older. `usage`: the fraction of the cluster
     that it used recently, 0 to 1.
@@ -47,6 +49,7 @@ class Account:
     running: int = 0
     growth: int = 0
     sizes: Counter[int] = field(default_factory=Counter)
+    changes: int = 0
 
     @property
     def entitled(self) -> int | None:
@@ -102,27 +105,32 @@ class Account:
         """Count a running preemptible job as stopping."""
         for account in self.line():
             account.allocated -= milli_gpus
-            account.running -= milli_gpus
-            account.sizes[milli_gpus] -= 1
+        self.run(milli_gpus, -1)
 
     def keep(self, milli_gpus: int) -> None:
         """Undo `stop`."""
         for account in self.line():
             account.allocated += milli_gpus
-            account.running += milli_gpus
-            account.sizes[milli_gpus] += 1
+        self.run(milli_gpus)
+
+    def run(self, milli_gpus: int, count: int = 1) -> None:
+        """Add `count` jobs of this size to those that could become victims; a negative `count` removes them."""
+        for account in self.line():
+            account.running += count * milli_gpus
+            account.sizes[milli_gpus] += count
+            account.changes += 1
 
     def book(self, milli_gpus: int, is_preemptible: bool, is_stopping: bool, sign: int = 1) -> None:
         """Add an active job of the view to this account and its department; with `sign` -1, remove it."""
-        size, milli_gpus = milli_gpus, sign * milli_gpus
+        change = sign * milli_gpus
         for account in self.line():
-            account.held += milli_gpus
-            account.held_fixed += 0 if is_preemptible else milli_gpus
+            account.held += change
+            account.held_fixed += 0 if is_preemptible else change
             if not is_stopping:
-                account.allocated += milli_gpus
-                account.fixed += 0 if is_preemptible else milli_gpus
-                account.running += milli_gpus
-                account.sizes[size] += sign
+                account.allocated += change
+                account.fixed += 0 if is_preemptible else change
+        if not is_stopping:
+            self.run(milli_gpus, sign)
 
 
 def open_accounts(view: ClusterView) -> dict[str, Account]:

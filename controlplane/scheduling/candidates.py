@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush, merge
 
 from controlplane.scheduling.accounts import Account
@@ -14,6 +14,13 @@ from controlplane.scheduling.victims import Candidate, VictimClass, VictimPolicy
 from controlplane.scheduling.view import JobView
 
 Bound = tuple[int, int, int, int, tuple[int, ...]]
+Accepted = dict[VictimClass, "SortedClass"]
+"""The classes of candidates that a policy accepts as single victims."""
+_Entry = tuple[Bound, int, int]
+"""(bound, node order, version): outdated if the node has a newer version."""
+
+# Claimants above their share have signatures of their own, so a cycle may have thousands.
+MOST_VERDICTS = 64
 
 
 class NodeCandidates:
@@ -88,6 +95,9 @@ class Candidates(dict[str, list[Candidate]]):
         self._weighed_at: int | None = now
         self._projects: dict[Account, dict[VictimClass, SortedClass]] = {}
         self._indexes: dict[Request, NodeIndex] = {}
+        # By request and signature of a policy, and by project: the accepted classes, and `Account.changes` of the
+        # project's department (or its own) when they were tested.
+        self._verdicts: dict[Hashable, dict[Account, tuple[int, Accepted]]] = {}
         # A heap of (start, id) of each candidate that had not run for the minimum run time when it was added.
         self._fresh: list[tuple[int, str]] = []
 
@@ -138,19 +148,28 @@ class Candidates(dict[str, list[Candidate]]):
             if classes
         }
 
-    def accepted(self, policy: VictimPolicy) -> dict[VictimClass, SortedClass]:
-        """Return the classes whose jobs the policy accepts as single victims. One job of each class is tested."""
-        found = {
-            name: same
-            for account, classes in self._projects.items()
-            if classes and policy.concerns(account)
-            for name, same in classes.items()
-            if policy.may_preempt(same.first)
-        }
+    def accepted(self, policy: VictimPolicy, request: Request | None = None) -> Accepted:
+        """Return the classes whose jobs the policy accepts as single victims. One job of each class is tested.
+        `request`: what the policy's job requests, for which verdicts are cached until the next `rewind`."""
+        verdicts = {} if request is None else self._verdicts_for(request, policy)
+        found: Accepted = {}
+        for account, classes in self._projects.items():
+            # Of a department's projects each may lose jobs only while the department holds more than it must keep.
+            changes = (account.parent or account).changes
+            known = verdicts.get(account)
+            if known is None or known[0] != changes:
+                known = verdicts[account] = (changes, _accepted_of(account, classes, policy))
+            found.update(known[1])
         if found:
             self.depend_on_time = True
             self._weigh()
         return found
+
+    def _verdicts_for(self, request: Request, policy: VictimPolicy) -> dict[Account, tuple[int, Accepted]]:
+        key = (request, policy.signature)
+        if len(self._verdicts) >= MOST_VERDICTS and key not in self._verdicts:
+            self._verdicts.clear()
+        return self._verdicts.setdefault(key, {})
 
     def has_fresh(self) -> bool:
         """Return whether any candidate has run for less than the minimum run time."""
@@ -176,8 +195,9 @@ class Candidates(dict[str, list[Candidate]]):
     def rewind(self, now: int) -> None:
         """Begin another cycle at `now`. The work that each job would lose is computed when it is first needed."""
         self._now, self.depend_on_time = now, False
-        # The cached bounds include the work lost up to the last cycle.
+        # The cached bounds include the work lost up to the last cycle, and the verdicts depend on its shares.
         self._indexes.clear()
+        self._verdicts.clear()
 
     def _weigh(self) -> None:
         if self._weighed_at == self._now:
@@ -245,6 +265,14 @@ class SortedClass:
             del self._sorted[bisect_left(self._sorted, _cost_alone(candidate), key=_cost_alone)]
 
 
+def _accepted_of(
+    account: Account, classes: Mapping[VictimClass, SortedClass], policy: VictimPolicy
+) -> Accepted:
+    if not classes or not policy.concerns(account):
+        return {}
+    return {name: same for name, same in classes.items() if policy.may_preempt(same.first)}
+
+
 def cheapest_first(classes: Iterable[SortedClass]) -> Iterator[Candidate]:
     """Iterate over the members of these classes in ascending order of the cost of stopping one of them."""
     return merge(*classes, key=_cost_alone)
@@ -257,7 +285,7 @@ def _cost_alone(candidate: Candidate) -> tuple[int, int, int, int, str]:
 
 
 class NodeIndex:
-    """Nodes sorted by a lower bound, valid for every policy, on the cost of freeing room for one pod.
+    """Nodes sorted by a lower bound on the cost of freeing room for one pod.
 
     Only the nodes that changed since the last call are examined again. Otherwise each of many equal jobs that
     reclaim in one cycle would search every node.
@@ -268,46 +296,80 @@ class NodeIndex:
         self._room = room
         self._candidates = candidates
         self._versions = [0] * len(room.nodes)
-        self._heap: list[tuple[Bound, int, int]] = []
-        self._seen = 0
+        # The bounds over all candidates of each node, which are valid for every policy.
+        self._all: list[_Entry] = []
         for node in room.nodes:
-            self._push(node)
-        heapify(self._heap)
+            self._push(node, self._all.append)
+        heapify(self._all)
         self._seen = len(room.changes)
+        # The same entries with higher bounds for nodes that were visited: valid while a policy accepts no class
+        # beyond these. Their candidates are kept too.
+        self._accepted: Set[VictimClass] = frozenset()
+        self._heap: list[_Entry] = []
+        self._visited: dict[int, NodeCandidates] = {}
 
-    def ascending(self) -> Generator[tuple[Bound, NodeCapacity], None, None]:
-        """Iterate over the (bound, node) pairs in ascending order of the bound."""
-        changed = set(self._room.changes[self._seen :])
-        self._seen = len(self._room.changes)
-        for order in changed:
-            self._versions[order] += 1
-            self._push(self._room.nodes[order], is_heap=True)
-        taken = []
+    def ascending(self, accepted: Accepted) -> Generator[NodeCandidates, None, None]:
+        """Iterate over the nodes, with their candidates of these classes, in ascending order of the bound."""
+        self._follow_changes()
+        if not self._accepted >= accepted.keys():
+            self._heap = self._all.copy()
+        self._accepted = accepted.keys()
+        heap, taken = self._heap, []
         try:
-            while self._heap:
-                entry = heappop(self._heap)
+            while heap:
+                entry = heappop(heap)
                 bound, order, version = entry
                 # An entry of another version is outdated: the node has changed, and its newer entry is in the heap too.
-                if version == self._versions[order]:
-                    taken.append(entry)
-                    yield bound, self._room.nodes[order]
+                if version != self._versions[order]:
+                    continue
+                local = self._visit(order, accepted)
+                if local is None:
+                    continue
+                if local.bound > bound:
+                    heappush(heap, (local.bound, order, version))
+                    continue
+                taken.append(entry)
+                yield local
         finally:
             # Put back what was popped, because the search may stop early and the next search of this cycle
             # needs all nodes.
             for entry in taken:
-                heappush(self._heap, entry)
+                heappush(heap, entry)
 
-    def _push(self, node: NodeCapacity, *, is_heap: bool = False) -> None:
+    def _follow_changes(self) -> None:
+        changed = set(self._room.changes[self._seen :])
+        self._seen = len(self._room.changes)
+        for order in changed:
+            self._versions[order] += 1
+            self._visited.pop(order, None)
+            self._push(self._room.nodes[order], self._add)
+        if len(self._all) > 2 * len(self._versions):
+            self._all = [entry for entry in self._all if entry[2] == self._versions[entry[1]]]
+            heapify(self._all)
+
+    def _add(self, entry: _Entry) -> None:
+        heappush(self._all, entry)
+        heappush(self._heap, entry)
+
+    def _visit(self, order: int, accepted: Accepted) -> NodeCandidates | None:
+        """Return the node with its candidates of these classes; None if they cannot make room."""
+        node = self._room.nodes[order]
+        here = [one for one in self._candidates[node.name] if one.victim_class in accepted]
+        known = self._visited.get(order)
+        if known is not None and known.candidates == here:
+            return known
+        if not here or not could_host(self._request, node, here):
+            return None
+        local = self._visited[order] = NodeCandidates(self._request, node, here)
+        return local
+
+    def _push(self, node: NodeCapacity, add: Callable[[_Entry], None]) -> None:
         candidates = self._candidates.get(node.name)
         if not candidates or not node.is_open or not self._request.admits(node):
             return
         if could_host(self._request, node, candidates):
             bound = NodeCandidates(self._request, node, candidates).bound
-            entry = (bound, node.order, self._versions[node.order])
-            if is_heap:
-                heappush(self._heap, entry)
-            else:
-                self._heap.append(entry)
+            add((bound, node.order, self._versions[node.order]))
 
 
 def could_host(request: Request, node: NodeCapacity, candidates: Sequence[Candidate]) -> bool:

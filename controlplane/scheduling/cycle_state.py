@@ -332,16 +332,12 @@ class CycleState:
     def _assume_started(self, job: JobView, placements: tuple[PodPlacement, ...]) -> None:
         account, milli_gpus = self.accounts[job.project], _milli_gpus(placements)
         candidate = Candidate(job, account, placements, milli_gpus, 0)
-        for one in account.line():
-            one.running += milli_gpus
-            one.sizes[milli_gpus] += 1
+        account.run(milli_gpus)
         if job.is_preemptible:
             self._index_candidate(candidate)
 
         def undo() -> None:
-            for one in account.line():
-                one.running -= milli_gpus
-                one.sizes[milli_gpus] -= 1
+            account.run(milli_gpus, -1)
             if job.is_preemptible:
                 self._remove_candidate(candidate)
 

@@ -57,16 +57,16 @@ class ReplacePolicy(VictimPolicy):
         self._item = item
         self._lower = frozenset(lower)
         # Gives up all lower jobs, so that whatever it refuses is refused with fewer of them too.
-        given_up = sum(one.milli_gpus for one in lower)
-        self._loosest = ReclaimPolicy(item, given_up=given_up, gain=item.milli_gpus)
+        self._given_up = sum(one.milli_gpus for one in lower)
+        self._loosest = ReclaimPolicy(item, given_up=self._given_up, gain=item.milli_gpus)
 
     @property
     def signature(self) -> Hashable:
-        """The project, the milli-GPUs that it and its department hold, the job's priority, and whether it was stopped
-        itself."""
+        """The project, the milli-GPUs that it and its department hold and that it would give up, the job's priority,
+        and whether it was stopped itself."""
         account, job = self._item.account, self._item.job
         holds = tuple((one.running, one.allocated) for one in account.line())
-        return "replace", account.name, holds, job.priority, job.was_preempted_by is not None
+        return "replace", account.name, holds, self._given_up, job.priority, job.was_preempted_by is not None
 
     @property
     def required(self) -> Set[Candidate]:

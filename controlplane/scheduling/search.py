@@ -14,9 +14,9 @@ from itertools import combinations
 from math import ceil, comb
 
 from controlplane.scheduling.candidates import (
+    Accepted,
     Candidates,
     NodeCandidates,
-    SortedClass,
     cheapest_first,
     could_host,
     lower_bound,
@@ -27,7 +27,6 @@ from controlplane.scheduling.host_shortage import missing_on, part_of, pods_afte
 from controlplane.scheduling.victims import (
     Candidate,
     Cost,
-    VictimClass,
     VictimPolicy,
     magnitude,
     preemption_cost,
@@ -74,7 +73,7 @@ def find_victims(
 ) -> frozenset[Candidate] | None:
     """Return the cheapest set of victims after whose end the whole gang fits into `room`; None if there is none, or if
     it fits without victims. `among`: for a single pod, search only nodes with these numbers (`NodeCapacity.order`)."""
-    accepted = candidates.accepted(policy)
+    accepted = candidates.accepted(policy, request)
     if not accepted:
         return None
     # A gang must fit within one pool, so each pool is searched separately.
@@ -90,7 +89,7 @@ def _search_in(
     room: FreeCapacity,
     policy: VictimPolicy,
     candidates: Candidates,
-    accepted: Mapping[VictimClass, SortedClass],
+    accepted: Accepted,
     among: Collection[int] | None,
 ) -> frozenset[Candidate] | None:
     missing = request.pods - pods_that_fit(request, room, request.pods)
@@ -125,7 +124,7 @@ def _search_indexed(
     room: FreeCapacity,
     policy: VictimPolicy,
     candidates: Candidates,
-    accepted: Mapping[VictimClass, SortedClass],
+    accepted: Accepted,
 ) -> frozenset[Candidate] | None:
     """Search for one pod with the node index: first the cheapest job that is enough alone and loses little work, else
     nodes in order of their bound until it exceeds the best cost. None if nothing makes room."""
@@ -140,17 +139,13 @@ def _search_indexed(
             return frozenset((single,))
         # Several jobs together may lose less work than this one.
         search.offer(frozenset((single,)))
-    with closing(candidates.index(request, room).ascending()) as nodes:
-        for bound, node in nodes:
-            if search.best_harm is not None and bound > search.best_harm[:5]:
+    with closing(candidates.index(request, room).ascending(accepted)) as nodes:
+        for local in nodes:
+            if search.best_harm is not None and local.bound > search.best_harm[:5]:
                 break
-            here = [one for one in candidates[node.name] if one.victim_class in accepted]
-            if here and could_host(request, node, here):
-                local = found[node.name] = NodeCandidates(request, node, here)
-                if search.best_harm is not None and local.bound > search.best_harm[:5]:
-                    continue
-                for victims in _options(request, local, 1):
-                    search.offer(victims)
+            found[local.node.name] = local
+            for victims in _options(request, local, 1):
+                search.offer(victims)
     return None if search.best is None else _spare(search, search.best)
 
 
