@@ -15,8 +15,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 # In this order: the pure first, then what starts servers, then what installs, last what takes a whole cluster.
 SCRIPTS = (
     "decide", "kueue", "traces", "elastic_trace", "cycle", "crowd", "loop", "spawn", "lists", "cli", "page", "overview",
-    "push", "submit", "code", "elastic", "elastic_start", "elastic_refused", "elastic_kills", "scnn", "up", "attack",
-    "install", "csi", "membership_kubernetes", "elastic_kubernetes", "datasets", "kubernetes",
+    "push", "submit", "code", "elastic", "elastic_start", "elastic_refused", "elastic_kills", "scnn", "up", "idle",
+    "attack", "install", "csi", "membership_kubernetes", "elastic_kubernetes", "datasets", "kubernetes",
 )  # fmt: skip
 COMPUTED = ("value", "ratio", "is_met")  # kept for other readers; a Row works them out itself
 

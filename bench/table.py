@@ -17,7 +17,7 @@ README = Path(__file__).resolve().parent.parent / "README.md"
 HEADLINES = (
     "`make install`, warm",
     "`make up` again",
-    "idle control plane",
+    "idle",
     "submit answered to process running, p50",
     "submit asked to process",
     "push to 1,000 clients",

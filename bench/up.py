@@ -1,4 +1,4 @@
-"""`make up` on a warm install: seconds to the first page, and memory and CPU of the idle control plane.
+"""`make up` on a warm install: seconds to the first page, and memory of the idle control plane.
 
 Run: python -m bench.up
 """
@@ -17,7 +17,6 @@ from tests.waiting import wait_until
 REPEATS = 5
 IDLE_SECONDS = 20.0
 MIB = 1 << 20
-QUIET_SECONDS = 60.0
 
 
 def main() -> None:
@@ -25,7 +24,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
         first, _ = start(Path(directory), idle_seconds=0)
         again, memory = [], []
-        cpu = [idle_cpu(Path(directory))]
         for number in range(REPEATS):
             seconds, mib = start(Path(directory), idle_seconds=IDLE_SECONDS if number == 0 else 5.0)
             again.append(seconds)
@@ -38,7 +36,6 @@ def main() -> None:
             Row("first `make up` to the page answering", "<= 6 s", "s", [first], limit=6),
             Row("`make up` again to the page answering", "<= 6 s", "s", again, limit=6),
             Row("idle control plane, RSS of all processes", "<= 400 MB", "MB", total, limit=400, note=parts),
-            Row("idle control plane, CPU of all processes", "<= 1 % of a core", "%", cpu, limit=1),
         ],
     )
 
@@ -52,22 +49,6 @@ def start(state_dir: Path, idle_seconds: float) -> tuple[float, dict[str, float]
         time.sleep(idle_seconds)  # memory settles: there is no condition to wait for
         processes = {"supervisor": psutil.Process(running.process.pid), **running.children()}
         return seconds, {name: process.memory_info().rss / MIB for name, process in processes.items()}
-
-
-def idle_cpu(state_dir: Path) -> float:
-    """Return the percent of one core used during a minute without requests."""
-    with servers.control_plane(state_dir) as running:
-        time.sleep(IDLE_SECONDS)  # what starting leaves to do is done by then
-        processes = [psutil.Process(running.process.pid), *running.children().values()]
-        began, before = time.monotonic(), sum(used(process) for process in processes)
-        time.sleep(QUIET_SECONDS)
-        return 100 * (sum(used(process) for process in processes) - before) / (time.monotonic() - began)
-
-
-def used(process: psutil.Process) -> float:
-    """Return the CPU seconds of a process."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def has_page(running: servers.ControlPlane) -> bool:
