@@ -9,6 +9,10 @@ from controlplane.config.optional_packages import without
 # Messages are JSON only (`accept_content` below).
 with without("yaml"):
     from celery import Celery
+    from kombu.transport import TRANSPORT_ALIASES
+
+# The scheme of the URL chooses the transport, before any setting.
+TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), "controlplane.redis_transport:Transport"))
 
 app = Celery("trainyard")
 app.conf.update(
@@ -30,7 +34,7 @@ app.conf.update(
         "socket_timeout": 2,
         "socket_connect_timeout": 1,
         # Each look for messages of dead workers is three requests, in every worker. The rows find them too.
-        "unacked_restore_interval": 10,
+        "unacked_restore_interval": 60,
         "unacked_restore_throttle": 1,
     },
     imports=["controlplane.loop.tasks", "controlplane.commands.tasks"],

@@ -134,6 +134,7 @@ LAYERS = {
     "controlplane.loop.wake": "wake",
     "controlplane.loop.tasks": "wake",
     "controlplane.celery_app": "wake",  # what publishes a wake-up
+    "controlplane.redis_transport": "wake",  # what carries it
     "controlplane.simulation": "plain",
     "controlplane.simulation.routes": "pure",
     "controlplane.telemetry": "telemetry",
