@@ -72,12 +72,12 @@ class VolumeEngine(Protocol):
     """Additional methods of engines whose kind has `claims_volumes`."""
 
     def caches(self, project: str, claim: CacheClaim) -> Volume:
-        """Return a volume for a project's caches."""
+        """Return a volume for a project's caches, with the name, class and size of `claim`."""
 
 
 def caches_of(location: CacheLocation, run: CommandRun) -> Caches:
-    """Return the caches of a location, for use in a command. Raises Blocked if the directory cannot be used,
-    EngineUnreachable if the cluster of a volume does not answer."""
+    """Return the caches of a location, for use in the command of `run`. Raises Blocked if the directory cannot be
+    used, EngineUnreachable if the cluster of a volume does not answer."""
     return store_of(location) if location.project is None else VolumeCaches(location, run)
 
 
@@ -129,7 +129,9 @@ class VolumeCaches:
     def fill(
         self, key: str, lake: Lake, manifest: Manifest, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
-        """Fill a cache by a pod, which downloads the content through the control plane; see Caches.fill."""
+        """Fill a cache by a pod, which downloads the content through the control plane; see Caches.fill. Raises
+        also ContentMissing if the cache was removed, Blocked if the location has no usable node, or several for
+        one ReadWriteOnce volume."""
         cache = Cache.objects.filter(version=UUID(key), location=self._location).first()
         if cache is None:
             raise ContentMissing("The cache was removed meanwhile.")

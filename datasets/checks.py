@@ -16,7 +16,8 @@ from datasets.storage.bucket_config import BucketConfig, inner_addresses
 
 @register("trainyard")
 def check_lake(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
-    """Return errors and warnings about the lake's bucket; [] without one."""
+    """Django system check: return errors and warnings about the lake's bucket, [] without one. Ignores
+    `app_configs`."""
     config = settings.LAKE_BUCKET
     if config is None:
         return []
@@ -51,7 +52,8 @@ def _check_bucket(config: BucketConfig) -> Iterator[CheckMessage]:
 
 @register("trainyard")
 def check_storage_packages(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
-    """Return a warning for each storage class whose driver's package is not installed."""
+    """Django system check: return a warning for each storage class whose driver's package is not installed.
+    Ignores `app_configs`."""
     needed = [(found.name, found.about.package) for found in settings.STORAGE_CLASSES.values() if found.about]
     return [
         checks.Warning(

@@ -42,7 +42,7 @@ class Entry:
 
 
 def file_entry(path: str, size: int, sha256: str, *, is_executable: bool = False) -> Entry:
-    """Return the entry of a regular file."""
+    """Return the entry of a regular file. `sha256`: hex digest of its content."""
     return Entry(path, EXECUTABLE if is_executable else FILE, size, sha256)
 
 

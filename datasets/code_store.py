@@ -75,8 +75,8 @@ class ProjectCode:
         return {entry.sha256: entry.size for entry in entries if self._path_if_kept(entry) is None}
 
     def put(self, sha256: str, pieces: Iterable[bytes]) -> None:
-        """Store a content for the project, once for all projects. Raises ContentDiffers, and stores nothing, if it
-        does not match its hash."""
+        """Store a content, given in `pieces`, under its hash for the project, once for all projects. Raises
+        ContentDiffers, and stores nothing, if it does not match its hash."""
         shared, own = _object(self._shared, sha256), _object(self._own / _OBJECTS, sha256)
         fresh = shared.with_name(f".{sha256}.{secrets.token_hex(4)}")
         try:
@@ -124,7 +124,7 @@ class ProjectCode:
             )
 
     def remove(self, digests: Iterable[str]) -> None:
-        """Remove the manifests of these trees. The next `sweep` removes their files."""
+        """Remove the manifests of the trees with these digests. The next `sweep` removes their files."""
         for digest in digests:
             (self._own / _TREES / digest).unlink(missing_ok=True)
 
@@ -157,7 +157,7 @@ class ProjectCode:
 
 
 def check_content(sha256: str, pieces: Iterable[bytes]) -> None:
-    """Raise ContentDiffers if the content does not match the hash; stores nothing."""
+    """Raise ContentDiffers if the SHA-256 of the concatenated `pieces` is not `sha256` (hex); stores nothing."""
     for _ in _checked_pieces(sha256, pieces):
         pass
 
@@ -168,8 +168,8 @@ def project_ids(root: Path) -> list[int]:
 
 
 def forget_project(root: Path, project_id: int) -> None:
-    """Remove a deleted project's manifests and links; the shared contents stay until `sweep_shared`. Errors are
-    ignored: what could not be removed is removed by the next call."""
+    """Remove the manifests and links of a deleted project (by id); the shared contents stay until `sweep_shared`.
+    Errors are ignored: what could not be removed is removed by the next call."""
     shutil.rmtree(root / "projects" / str(project_id), ignore_errors=True)
 
 
@@ -238,7 +238,7 @@ def _ctime(path: Path) -> float:
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Return whether two files have equal content; False if the first is missing."""
+    """Return whether both files exist and have equal content."""
     with suppress(FileNotFoundError):
         # A shallow comparison would accept any file of the same size and time.
         return filecmp.cmp(path, other, shallow=False)
@@ -246,7 +246,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _link(shared: Path, own: Path) -> None:
-    """Link the shared content into the project; copy it if the file system does not allow another link. Replaces
+    """Make `own` a link to the shared content; copy it if the file system does not allow another link. Replaces
     an existing file."""
     fresh = own.with_name(f".{own.name}.{secrets.token_hex(4)}")
     try:

@@ -64,8 +64,8 @@ class _Blob:
 
 
 def is_allowed(url: str, sources: Sequence[str]) -> bool:
-    """Return whether an admin has allowed the URL: it begins with one of the prefixes, up to a slash. URLs
-    with credentials, queries, `..` or escapes are never allowed."""
+    """Return whether an admin has allowed the URL: it equals one of the `sources`, or continues one after a
+    slash. URLs with credentials, queries, `..` or escapes are never allowed."""
     parts = urlsplit(url)
     is_plain = parts.scheme in SCHEMES and not (parts.query or parts.fragment or parts.password or "%" in url)
     if not is_plain or ".." in parts.path.split("/") or (parts.username and parts.scheme != "ssh"):
@@ -264,7 +264,7 @@ def _failure(errors: str, is_full: bool, most_bytes: int) -> GitRefused:
 
 
 def _words(said: str) -> str:
-    """Return git's message for users; a missing branch, tag or default branch is explained in plain words
+    """Return git's message `said` for users; a missing branch, tag or default branch is explained in plain words
     instead."""
     _, is_missing, ref = said.partition("couldn't find remote ref ")
     if not is_missing:

@@ -29,8 +29,8 @@ class Location:
 
 
 def location_of(pool: str, labels: Mapping[str, str], locations: Iterable[Location]) -> str:
-    """Return the name of the cache location that serves a node: the first by name if there are several, "" if
-    none."""
+    """Return the name of the cache location that serves a node with this pool and these labels: the first by name
+    that names the pool or the labels, else the one for all other nodes, "" if there is none."""
     ordered = sorted(locations, key=lambda location: (location.is_default, location.name))
     return next(
         (location.name for location in ordered if location.is_default or location.has(pool, labels)), ""
@@ -59,8 +59,8 @@ class Candidate:
 
 
 def choose_other(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
-    """Return another cache location for a job's data after a fill failed at the first one: one where the data fits
-    and whose nodes have `wanted_milli_gpus`, free or not; "" if there is none."""
+    """Return the candidate for a job's data after a fill failed elsewhere: one where the data fits and whose
+    nodes have `wanted_milli_gpus`, free or not; "" if there is none."""
     return choose(
         (
             one

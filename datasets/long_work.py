@@ -16,14 +16,15 @@ LAKE_AWAY = ("unreachable", "no_such_host", "not_trusted")
 
 
 def is_cancelled(run: CommandRun) -> bool:
-    """Return False while the command's claim is held. Raises Cancelled when it is lost; for callers that poll a
-    function."""
+    """Return False while the claim of the command of `run` is held; never True. Raises Cancelled when it is lost.
+    For functions that call it to know whether to stop."""
     run.raise_if_cancelled()
     return False
 
 
 def budget_of(run: CommandRun, seconds: float | None = None) -> Budget:
-    """Return a budget of `seconds` (None: without a limit) that also ends when the command's claim is lost."""
+    """Return a budget of `seconds` (None: without a limit) that also ends when the claim of the command of `run`
+    is lost."""
     return Budget(seconds, partial(is_cancelled, run))
 
 

@@ -131,8 +131,8 @@ class Manifest:
         return found
 
     def _index_after(self, prefix: bytes, after: bytes) -> int:
-        """Return the index of the first file after the file or directory `after`, skipping all files of a
-        directory."""
+        """Return the index of the first file after `after`, the name of a file, or of a directory with all its
+        files, in the directory `prefix` (with its slash; b"" for the top); b"" for its first file."""
         index = bisect_left(self.paths, prefix + after)
         if not after:
             return index
@@ -190,8 +190,8 @@ def make_manifest(entries: Iterable[Entry]) -> Manifest:
 
 
 def decode(stored: bytes) -> Manifest:
-    """Return the manifest of an encoded form. Raises ManifestInvalid if it is broken. Call `checked` on input
-    from clients; manifests in the lake were checked before."""
+    """Return the manifest of the encoded form `stored`. Raises ManifestInvalid if it is broken. Call `checked` on
+    input from clients; manifests in the lake were checked before."""
     head = len(_MAGIC) + _HEAD.size
     if not stored.startswith(_MAGIC) or len(stored) < head:
         raise ManifestInvalid("This is not a manifest.")
@@ -295,8 +295,8 @@ def _packed(sizes: "array[int]") -> bytes:
 
 
 def _inflated(packed: bytes, expected: int) -> bytes:
-    """Return the decompressed bytes. Raises ManifestInvalid unless they have exactly `expected` bytes, so that a
-    small manifest cannot allocate gigabytes."""
+    """Return the decompressed bytes of `packed`. Raises ManifestInvalid unless they have exactly `expected`
+    bytes, so that a small manifest cannot allocate gigabytes."""
     inflate = zlib.decompressobj()
     try:
         columns = inflate.decompress(packed, expected + 1)

@@ -37,9 +37,9 @@ class OutputReader(Protocol):
     def copy(
         self, task: OutputTask, target: Path, budget: Budget, report: Callable[[int, int, int, int], None]
     ) -> None:
-        """Copy a directory of a job's output into the empty directory `target`. `report` receives (files copied,
-        files announced, bytes copied, bytes announced). Raises Blocked if the pod cannot run or fails, and what
-        `budget` and `report` raise."""
+        """Copy the directory of a job's output that `task` names into the empty directory `target`. `report`
+        receives (files copied, files announced, bytes copied, bytes announced). Raises Blocked if the pod cannot
+        run or fails, and what `budget` and `report` raise."""
 
 
 class OutputEngine(Protocol):
@@ -51,8 +51,9 @@ class OutputEngine(Protocol):
 
 @contextmanager
 def output_of(artifact: Artifact, run: CommandRun) -> Iterator[Path]:
-    """Yield the directory from which the artifact is made; it exists until the block ends. Raises CommandRefused if it
-    is missing, unreadable or too large, EngineUnreachable if the cluster does not answer."""
+    """Context manager that yields the directory from which the artifact is made; it exists until the block ends.
+    Raises CommandRefused if the directory is missing, unreadable or too large, EngineUnreachable if the cluster
+    does not answer."""
     if engine_kind(artifact.project.cluster.engine).copies_outputs:
         with _copied(artifact, run) as place:
             yield place

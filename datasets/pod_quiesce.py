@@ -79,7 +79,8 @@ class PodPause:
 @contextmanager
 def quiesced_by_pod(volume: Volume, token: str, jobs: Collection[str], budget: Budget) -> Iterator[PodPause]:
     """Context manager whose block begins when all of these running jobs have paused, or the time is over; `token`
-    identifies the snapshot. Call `has_lasted` of the yielded value after the copy: it is False if not all paused."""
+    identifies the snapshot. Call `has_lasted` of the yielded value after the copy: it is False if not all paused.
+    Raises what `budget` raises."""
     pause = PodPause(_asking(volume, token, jobs), budget)
     try:
         pause.answer(START_SECONDS + quiesce.WAIT_SECONDS)

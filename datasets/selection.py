@@ -36,7 +36,8 @@ class PathsUnknown(LookupError):
 
 
 def select(manifest: Manifest, selection: Selection) -> Manifest:
-    """Return the manifest of the selected files. Raises PathsUnknown if the version lacks a listed path."""
+    """Return the manifest of the files that the selection selects. Raises PathsUnknown if the version lacks a
+    listed path."""
     listed = set(selection.paths)
     if unknown := sorted(listed.difference(manifest.paths)):
         raise PathsUnknown(unknown)

@@ -94,7 +94,8 @@ class RemoveSnapshot(CommandHandler):
                 storage_of_snapshot(snapshot).remove_snapshot(str(snapshot.pk))
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False: a failed removal is retried without limit, since its cause can be fixed at any time."""
+        """Return False for every refusal: a failed removal is retried without limit, since its cause can be fixed
+        at any time."""
         return False
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:
@@ -108,9 +109,9 @@ class RemoveSnapshot(CommandHandler):
 def _paused(
     volume: Volume, storage: VolumeStorage, key: str, writers: list[str], run: CommandRun
 ) -> Iterator[Pause | PodPause]:
-    """Context manager that pauses the jobs `writers`, which write to the volume; `key` identifies the snapshot. Its
-    block begins once they have paused, or after the time limit. Call `has_lasted` of the yielded value after the
-    copy: it is False if not all paused."""
+    """Context manager that pauses the jobs `writers` (ids), which write to the volume; `key` identifies the
+    snapshot. Its block begins once they have paused, or after the time limit. Call `has_lasted` of the yielded
+    value after the copy: it is False if not all paused."""
     if isinstance(storage, VolumeFiles):
         with quiesced(storage.path(str(volume.pk)), key, writers, pods=writing_pods(volume)) as pause:
             yield pause

@@ -103,7 +103,8 @@ class RemoveVolume(VolumeCommand):
         storage.remove(str(volume.pk))
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False: a failed removal is retried without limit, since its cause can be fixed at any time."""
+        """Return False for every refusal: a failed removal is retried without limit, since its cause can be fixed
+        at any time."""
         return False
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:

@@ -24,8 +24,8 @@ class Reader(Protocol):
     """Reads files of a project's claims (implemented by engines.kubernetes.claim_reader)."""
 
     def read(self, task: ReadTask, budget: Budget) -> Read:
-        """Return (entries of a directory, content of a file, whether there is more). Raises ContentMissing if the
-        path does not exist, Blocked if it cannot be read, and what `budget` raises."""
+        """Return (entries of a directory, content of a file, whether there is more) of what `task` names. Raises
+        ContentMissing if the path does not exist, Blocked if it cannot be read, and what `budget` raises."""
 
 
 class ReaderEngine(Protocol):

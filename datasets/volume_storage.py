@@ -21,7 +21,8 @@ class ClaimEngine(Protocol):
     """Additional methods of engines whose kind has `claims_volumes`."""
 
     def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> VolumeStorage:
-        """Return the storage of the project's claims; claims that it creates get this class, size and mode."""
+        """Return the storage of the project's claims. Claims that it creates get this class, size in bytes and
+        access mode, such as ReadWriteOnce ("" if none is created)."""
 
 
 def storage_of_volume(volume: Volume) -> VolumeStorage:

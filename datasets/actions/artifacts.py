@@ -83,8 +83,8 @@ def keep_artifacts(_: datetime | None = None) -> None:
 
 
 def artifact_ready(artifact_id: str, kept: StoredArtifact) -> None:
-    """Write that an artifact is stored in the lake; does nothing unless it is being stored. Call it in the
-    transaction that ends the command."""
+    """Mark an artifact (by id) as stored; `kept` is its content in the lake. Does nothing unless it is in the
+    state `keeping`. Call it in the transaction that ends the command."""
     fields = {
         "manifest": kept.manifest,
         "files": kept.files,
@@ -96,14 +96,15 @@ def artifact_ready(artifact_id: str, kept: StoredArtifact) -> None:
 
 
 def artifact_waits(artifact_id: str, message: str) -> None:
-    """Write why an artifact is not stored yet, for users; the caller tries again."""
+    """Write for users why an artifact (by id) is not stored yet. Does nothing unless it is in the state
+    `keeping`. The caller tries again."""
     rows = Artifact.objects.filter(pk=artifact_id, state=Artifact.KEEPING)
     rows.update(message=message[:LONGEST_MESSAGE])
 
 
 def artifact_failed(artifact_id: str, reason: str, message: str) -> None:
-    """Write why an artifact could not be stored: a code (`reason`) and a `message`. Call it in the transaction
-    that ends the command."""
+    """Mark an artifact (by id) as failed, with a reason code and a message. Does nothing unless it is in the
+    state `keeping`. Call it in the transaction that ends the command."""
     words = {"reason": reason[:40], "message": message[:LONGEST_MESSAGE]}
     _end(artifact_id, Artifact.KEEPING, Artifact.FAILED, **words)
 

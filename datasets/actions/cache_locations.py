@@ -66,8 +66,8 @@ def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor
 
 
 def _check_kind(cluster: Cluster, values: Mapping[str, Any]) -> None:
-    """Raise Invalid if the cluster supports only one location, for a directory in a cluster whose caches are on
-    volumes, and for a storage class or access mode in a cluster whose caches are in directories."""
+    """Raise Invalid if the cluster supports only one location, or if `values` (fields of a location) do not fit:
+    a directory if its caches are on volumes, a storage class or access mode if they are in directories."""
     has_volumes = has_cache_volumes(cluster)
     if has_volumes and not has_locations(cluster):
         words = (

@@ -92,9 +92,9 @@ def commit_tree(project: Project, digest: str, about: Mapping[str, Any], *, acto
 
 
 def use_trees(project: Project, digests: Iterable[str]) -> None:
-    """Mark code trees as used by jobs that are being submitted, which protects them from removal. Call it in
-    the transaction that submits the jobs. Raises Conflict for a tree that was removed since it was looked
-    up."""
+    """Mark code trees (by digest) as used by jobs that are being submitted, which protects them from removal.
+    Call it in the transaction that submits the jobs. Raises Conflict for a tree that was removed since it was
+    looked up."""
     # In one order: two batches that name the same trees would wait for each other's rows.
     for digest in sorted(set(digests)):
         if not CodeTree.objects.filter(project=project, digest=digest).update(used_at=timezone.now()):

@@ -108,14 +108,14 @@ def _keep(row: CodeImport, check: Callable[[], None], source: GitSource, commit:
 
 
 def finish_import(import_id: str, found: Imported) -> None:
-    """Mark an import as ready, with its result; `fetch_code` has created the row of its tree."""
+    """Mark an unfinished import (by id) as ready; `found` names its tree, whose row `fetch_code` has created."""
     _pending(import_id).update(
         state=CodeImport.READY, digest=found.digest, commit=found.commit, finished_at=timezone.now()
     )
 
 
 def fail_import(import_id: str, code: str, message: str) -> None:
-    """Mark an import as failed, with a reason code and a message."""
+    """Mark an unfinished import (by id) as failed, with a reason code and a message."""
     _pending(import_id).update(
         state=CodeImport.FAILED, reason=code, message=message[:LONGEST_MESSAGE], finished_at=timezone.now()
     )

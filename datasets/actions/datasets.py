@@ -77,10 +77,10 @@ def keep_manifest(project: Project, stored: bytes) -> tuple[Manifest, int]:
 def commit_version(
     dataset: Dataset, manifest_hash: str, parent: int, message: str, *, actor: Actor
 ) -> tuple[DatasetVersion, bool]:
-    """Create a version from a stored manifest, as successor of the version number `parent` (0: the first).
-    Return it and whether it is new; if nothing changed, return the parent. Raises Conflict `parent_moved` if
-    the parent is not the newest version any more, and `content_missing` if the manifest or a content is
-    missing."""
+    """Create a version from the stored manifest with this hash, as successor of the version number `parent` (0:
+    the first). Return (version, whether it is new); if nothing changed, the parent. Raises Conflict:
+    `parent_moved` if the parent is not the newest version any more, `content_missing` if the manifest or a
+    content is not stored."""
     lake = lake_of(dataset.project)
     with in_use(lake):
         before, manifest, diff = _to_commit(dataset, manifest_hash, parent)
@@ -117,8 +117,8 @@ def remove_tag(dataset: Dataset, name: str, *, actor: Actor) -> None:
 def _to_commit(
     dataset: Dataset, manifest_hash: str, parent: int
 ) -> tuple[DatasetVersion | None, Manifest, Diff]:
-    """Return the parent (None for a first version), the manifest and the difference between them. Raises Conflict if
-    `parent` is not the newest version any more, or if the manifest or a content is not stored."""
+    """Return the parent (None for a first version), the manifest with this hash, and the difference between them.
+    Raises Conflict if `parent` is not the newest version any more, or if the manifest or a content is not stored."""
     reread(dataset)
     if dataset.latest != parent:
         raise _moved(dataset, parent)

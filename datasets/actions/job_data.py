@@ -66,7 +66,8 @@ def use_datasets(jobs: Sequence[Job]) -> None:
 
 
 def _placed(jobs: Sequence[Job], versions: Mapping[str, DatasetVersion]) -> dict[UUID, CacheLocation]:
-    """Return the cache location for each of these jobs, by job id. The jobs belong to one project."""
+    """Return the cache location for each of these jobs, by job id. The jobs belong to one project. `versions`:
+    those that their specs name, by id."""
     project = jobs[0].project
     # The default one takes over what a location serves that is deleted or used no more.
     default, placed = location_for(project.cluster, project), dict[UUID, CacheLocation]()
@@ -140,8 +141,9 @@ def _go_where_room_is(locations: Locations, volume_of: VolumeOf) -> None:
 
 
 def _leave_failed(locations: Locations, volume_of: VolumeOf) -> None:
-    """Move the data of queued jobs away from locations where a fill failed or that have too many nodes, all data of a
-    job together. Each failure excludes one more location, so this terminates."""
+    """Move the data of queued jobs away from locations where a fill failed or that have too many nodes, all data
+    of a job together. `volume_of` returns a project's place at a location, None if there is none. Each failure
+    excludes one more location, so this terminates."""
     uses_there = DatasetUse.objects.filter(
         job__state=QUEUED, job__project__cluster__in={cluster for cluster, _ in locations}
     )
@@ -182,7 +184,8 @@ def _volume_at(location: CacheLocation, project: Project) -> CacheLocation | Non
 
 
 def _move(uses: Sequence[DatasetUse], location: CacheLocation) -> None:
-    """Assign these mounts to a location, and start to fill the caches that it lacks."""
+    """Assign these mounts to a location, and start to fill the caches that it lacks. Does nothing for mounts that
+    are assigned to it already."""
     elsewhere = [(use, use.version) for use in uses if use.location_id != location.pk]
     if not elsewhere:
         return

@@ -26,8 +26,8 @@ def allowed_sources() -> dict[str, bool]:
 
 
 def register_directory(dataset: Dataset, path: str, note: str, *, actor: Actor) -> DatasetRegistration:
-    """Request a version of a directory, which a worker creates. Raises Invalid for a directory that no admin
-    has allowed, and Conflict while another registration of the dataset is unfinished."""
+    """Request a version of a directory, which a worker creates; `note` becomes its message. Raises Invalid for a
+    directory that no admin has allowed, and Conflict while another registration of the dataset is unfinished."""
     path = path.rstrip("/")
     if path not in allowed_sources():
         known = ", ".join(allowed_sources()) or "none"
@@ -66,7 +66,8 @@ def note_progress(row: DatasetRegistration, **done: int) -> None:
 
 
 def registration_waits(registration_id: str, code: str, message: str) -> None:
-    """Write why a registration has to be tried again; does nothing if that is known already."""
+    """Write why an unfinished registration (by id) has to be tried again: a reason code and a message. Does
+    nothing if both are known already."""
     words = {"reason": code, "message": message[:LONGEST_MESSAGE]}
     with transaction.atomic():
         if _pending(registration_id).exclude(**words).update(**words):
@@ -75,13 +76,14 @@ def registration_waits(registration_id: str, code: str, message: str) -> None:
 
 
 def finish_registration(registration_id: str, version: DatasetVersion, left_out: str) -> None:
-    """Mark a registration as ready, with its version. `left_out`: a sentence about skipped files."""
+    """Mark a registration (by id) as ready, with its version. `left_out`: a sentence about skipped files, "" for
+    none."""
     ready = {"state": DatasetRegistration.READY, "version": version, "reason": ""}
     _end(registration_id, **ready, message=left_out[:LONGEST_MESSAGE])
 
 
 def fail_registration(registration_id: str, code: str, message: str) -> None:
-    """Mark a registration as failed, with a reason code and a message."""
+    """Mark a registration (by id) as failed, with a reason code and a message."""
     words = {"reason": code, "message": message[:LONGEST_MESSAGE]}
     _end(registration_id, state=DatasetRegistration.FAILED, **words)
 

@@ -106,8 +106,9 @@ def _last(volume: Volume, found: Sequence[Snapshot], state: str) -> Sequence[Sna
 
 
 def _events(use: VolumeUse, preempted: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """Yield (event, mark) for each event of the job so far that requires a snapshot. The mark identifies one
-    occurrence of an event, such as `epoch:1:7`."""
+    """Yield (event, mark) for each event of the mount's job so far that requires a snapshot; the mark, such as
+    `epoch:1:7`, identifies one occurrence. `preempted`: the job's preempted attempts. Stores a new best metric,
+    so the next call does not yield it again."""
     job, wanted = use.job, set(use.snapshot_on)
     if "success" in wanted and job.state == SUCCEEDED:
         yield "success", "success"

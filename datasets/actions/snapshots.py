@@ -103,7 +103,7 @@ def delete_snapshot(snapshot: Snapshot, *, actor: Actor) -> None:
 
 
 def snapshot_ready(snapshot_id: str, taken: Taken, consistency: str) -> None:
-    """Write that a pending snapshot was taken. `consistency`: how far programs had paused. Call it in the
+    """Mark a pending snapshot (by id) as taken. `consistency`: how far programs had paused. Call it in the
     transaction that ends the command."""
     fields = {
         "files": taken.files,
@@ -118,14 +118,16 @@ def snapshot_ready(snapshot_id: str, taken: Taken, consistency: str) -> None:
 
 
 def snapshot_failed(snapshot_id: str, reason: str, message: str) -> None:
-    """Record why a snapshot could not be taken. Call it in the transaction that ends the command."""
+    """Mark a pending snapshot (by id) as failed, with a reason code and a message. Call it in the transaction
+    that ends the command."""
     words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
     if Snapshot.objects.filter(pk=snapshot_id, state=PENDING).update(state=FAILED, **words):
         happened("snapshot.failed", Snapshot.objects.get(pk=snapshot_id), "system")
 
 
 def snapshot_not_removed(snapshot_id: str, reason: str, message: str) -> None:
-    """Record why a deleted snapshot, or a volume created from it, still exists; the removal is retried."""
+    """Write why a deleted snapshot (by id) still exists: a reason code, and a message to which the volumes made
+    from it are added. The removal is retried."""
     made = Volume.objects.filter(origin__kind=SNAPSHOT, origin__id=snapshot_id).order_by("name")
     names = ", ".join(made.values_list("name", flat=True)[:10])
     about = f"Volumes made of it: {names}. " if names else ""
@@ -138,7 +140,7 @@ def snapshot_not_removed(snapshot_id: str, reason: str, message: str) -> None:
 
 
 def snapshot_gone(snapshot_id: str) -> None:
-    """Delete the row of a snapshot whose files were removed. Call it in the transaction that ends the
+    """Delete the row of a snapshot (by id) whose files were removed. Call it in the transaction that ends the
     command."""
     snapshot = Snapshot.objects.filter(pk=snapshot_id, state=DELETING).first()
     if snapshot is not None:
@@ -163,7 +165,8 @@ def happened(kind: str, snapshot: Snapshot, actor: str) -> None:
 
 
 def _next_number(project_id: int, volume_name: str) -> int:
-    """Return the next unused snapshot number of a volume name. The caller must hold the volume's lock."""
+    """Return the next unused snapshot number of a volume name in a project (by id). The caller must hold the
+    volume's lock."""
     counter, _ = SnapshotNumber.objects.get_or_create(project_id=project_id, volume_name=volume_name)
     # The name has snapshots from before numbers were stored in SnapshotNumber.
     earlier = Snapshot.objects.filter(project=project_id, volume_name=volume_name)

@@ -66,5 +66,5 @@ def _measured_engines() -> list[str]:
 
 
 def measure_volume(volume_id: str) -> None:
-    """Queue a measurement of a volume, unless one is unfinished."""
+    """Queue a measurement of a volume (by id), unless one is unfinished."""
     Command.objects.create_unless_unfinished(MEASURE, VOLUME, volume_id)

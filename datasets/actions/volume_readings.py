@@ -29,8 +29,8 @@ HELD_MOST, LISTING_BYTES = 64 << 20, 512 << 10
 
 
 def ask_for(volume: Volume, asked: BeingRead) -> None:
-    """Queue the reading of a directory or file by a pod, unless it is being read. Raises Conflict if the cluster
-    has too many such pods, or the project has read too much in the last minutes."""
+    """Queue the reading of the directory or file that `asked` names by a pod, unless it is being read. Raises
+    Conflict if the cluster has too many such pods, or the project has read too much in the last minutes."""
     digest = digest_of(asked.path, asked.after, asked.is_file)
     if volume.readings.filter(state=VolumeReading.PENDING, digest=digest).exists():
         return

@@ -136,9 +136,9 @@ def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:
 
 
 def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
-    """Change the size of a volume; if its storage must apply the size, queue that. Raises Conflict if the volume
-    is not ready or its size is being changed, for a size below its content, and for a smaller one if the storage
-    cannot shrink volumes."""
+    """Change the size of a volume to `size_bytes`; if its storage must apply the size, queue that. Raises
+    Conflict if the volume is not ready or its size is being changed, for a size below its content, and for a
+    smaller one if the storage cannot shrink volumes."""
     with transaction.atomic():
         _lock_ready(volume)
         if volume.used_bytes is not None and size_bytes < volume.used_bytes:
@@ -150,8 +150,8 @@ def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
 
 
 def _resize_at_storage(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
-    """Queue the resize of the volume; its row gets the new size when the storage has applied it. Raises Conflict for
-    a claim that would become smaller, and while another change of size or tier is unfinished."""
+    """Queue the resize of the volume to `size_bytes`; its row gets the new size when the storage has applied it.
+    Raises Conflict for a claim that would become smaller, and while another change of size or tier is unfinished."""
     if claims_volumes(volume.project) and size_bytes < volume.size_bytes:
         detail = f"{volume.name} has {volume.size_bytes} bytes; Kubernetes cannot make a volume smaller."
         raise Conflict("volume_not_smaller", detail)
@@ -172,29 +172,30 @@ def _change_at_storage(volume: Volume, kind: str, payload: dict[str, Any], actor
 
 
 def volume_resized(volume_id: str, size_bytes: int) -> None:
-    """Record a new size that the storage has applied. Call it in the transaction that ends the command."""
+    """Write a new size that the storage has applied to a volume (by id). Call it in the transaction that ends the
+    command."""
     if Volume.objects.filter(pk=volume_id, state=READY).update(size_bytes=size_bytes, message=""):
         happened("volume.resized", Volume.objects.get(pk=volume_id), "system")
 
 
 def volume_retiered(volume_id: str, service_tier: str) -> None:
-    """Record a new service tier that the storage has applied. Call it in the transaction that ends the
-    command."""
+    """Write a new service tier that the storage has applied to a volume (by id). Call it in the transaction that
+    ends the command."""
     changes = {"service_tier": service_tier, "message": ""}
     if Volume.objects.filter(pk=volume_id, state=READY).update(**changes):
         happened("volume.tier_changed", Volume.objects.get(pk=volume_id), "system")
 
 
 def volume_not_changed(volume_id: str, kind: str, message: str) -> None:
-    """Record why the size or tier of a volume did not change, as an event of kind `kind`. Call it in the
+    """Write why the size or tier of a volume (by id) did not change, with an event of kind `kind`. Call it in the
     transaction that ends the command."""
     if Volume.objects.filter(pk=volume_id, state=READY).update(message=message[:LONGEST_MESSAGE]):
         happened(kind, Volume.objects.get(pk=volume_id), "system")
 
 
 def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume:
-    """Change how many jobs may mount the volume at once. Raises Conflict if it is not ready, for another mode of
-    a volume on Kubernetes, and for one job at a time while several mount it."""
+    """Set whether one job or several may mount the volume at once. Raises Conflict if the volume is not ready,
+    for another mode of a volume on Kubernetes, and for one job while several mount it."""
     with transaction.atomic():
         _lock_ready(volume)
         if claims_volumes(volume.project) and access_mode != volume.access_mode:
@@ -296,33 +297,33 @@ def _refuse_while_taken(volume: Volume) -> None:
 
 
 def volume_ready(volume_id: str, measured: Measured | None) -> None:
-    """Record that a volume exists. `measured`: None if its content is not known. Call it in the transaction
-    that ends the command."""
+    """Mark a volume (by id) as created. `measured`: what it holds, None if that is not known. Call it in the
+    transaction that ends the command."""
     changes = {"state": READY, "reason": "", "message": "", **_measured(measured)}
     if Volume.objects.filter(pk=volume_id, state=CREATING).update(**changes):
         happened("volume.ready", Volume.objects.get(pk=volume_id), "system")
 
 
 def volume_waits(volume_id: str, reason: str, message: str) -> None:
-    """Record why a volume does not exist yet; its creation is retried."""
+    """Write why a volume (by id) does not exist yet: a reason code and a message. Its creation is retried."""
     _note_problem("volume.waiting", volume_id, CREATING, reason, message)
 
 
 def volume_failed(volume_id: str, reason: str, message: str) -> None:
-    """Record why a volume could not be created. Call it in the transaction that ends the command."""
+    """Mark a volume (by id) as failed: it could not be created. Call it in the transaction that ends the command."""
     words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
     if Volume.objects.filter(pk=volume_id, state=CREATING).update(state=FAILED, **words):
         happened("volume.failed", Volume.objects.get(pk=volume_id), "system")
 
 
 def volume_not_removed(volume_id: str, reason: str, message: str) -> None:
-    """Record why a deleted volume still exists; its removal is retried."""
+    """Write why a deleted volume (by id) still exists: a reason code and a message. Its removal is retried."""
     _note_problem("volume.not_removed", volume_id, DELETING, reason, message)
 
 
 def _note_problem(event: str, volume_id: str, state: str, reason: str, message: str) -> None:
-    """Record a problem of a volume that is in `state`. Appends the event only if the problem differs from the
-    recorded one."""
+    """Write a problem of a volume (by id), if it is in `state`. Appends the event only if the problem differs
+    from the one in its row."""
     words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
     with transaction.atomic():
         rows = Volume.objects.filter(pk=volume_id, state=state).exclude(**words)
@@ -331,7 +332,7 @@ def _note_problem(event: str, volume_id: str, state: str, reason: str, message: 
 
 
 def volume_gone(volume_id: str) -> None:
-    """Delete the row of a volume whose directory was removed. Call it in the transaction that ends the
+    """Delete the row of a volume (by id) whose storage was removed. Call it in the transaction that ends the
     command."""
     volume = Volume.objects.select_related("project").filter(pk=volume_id, state=DELETING).first()
     if volume is not None:
@@ -342,8 +343,8 @@ def volume_gone(volume_id: str) -> None:
 
 
 def volume_checked(volume_id: str, trouble: str) -> None:
-    """Record the problem of a volume's claim (a code of storage.claims); "" makes a volume that failed by such a
-    problem ready again. Call it in the transaction that ends the command."""
+    """Mark a volume (by id) as failed with `trouble`, a problem of its claim (a code of storage.claims). "" makes
+    a volume that failed by such a problem ready again. Call it in the transaction that ends the command."""
     rows = Volume.objects.filter(pk=volume_id)
     troubled = Q(state=FAILED, reason__in=CLAIM_TROUBLES)
     if not trouble:
@@ -357,7 +358,7 @@ def volume_checked(volume_id: str, trouble: str) -> None:
 
 
 def volume_measured(volume_id: str, measured: Measured) -> None:
-    """Write the measured use of a volume, with an event if it changed. Call it in the transaction that ends the
+    """Write what a volume (by id) holds, with an event if that changed. Call it in the transaction that ends the
     command."""
     volume = Volume.objects.filter(pk=volume_id).first()
     if volume is None:
@@ -370,7 +371,7 @@ def volume_measured(volume_id: str, measured: Measured) -> None:
 
 
 def volume_not_measured(volume_id: str) -> None:
-    """Record the time of a failed measurement; otherwise it would be repeated at once."""
+    """Write the time of a failed measurement of a volume (by id); otherwise it would be repeated at once."""
     Volume.objects.filter(pk=volume_id).update(is_measured_in_part=True, measured_at=timezone.now())
 
 

@@ -343,8 +343,8 @@ def _other(version: DatasetVersion, number: int | None) -> DatasetVersion | None
 
 
 def _within(manifest: Manifest, wanted: Mapping[str, int], most_bytes: int) -> list[bytes]:
-    """Return the digests of the requested files: `count` of them from index `start`. Raises Problem if they
-    exceed `most_bytes`."""
+    """Return the digests of the files that `wanted` names: `count` of them from index `start`. Raises Problem
+    (400) if they have more than `most_bytes` together."""
     start, end = wanted["start"], min(len(manifest), wanted["start"] + wanted["count"])
     if sum(manifest.sizes[start:end]) > most_bytes:
         detail = f"These files have more than {most_bytes} bytes; ask for fewer at a time."
@@ -353,7 +353,8 @@ def _within(manifest: Manifest, wanted: Mapping[str, int], most_bytes: int) -> l
 
 
 def entry_of(manifest: Manifest, asked: Mapping[str, Any]) -> Entry:
-    """Return the manifest entry named by `path` or `place` (its index). Raises NotVisible if there is none."""
+    """Return the manifest entry that `asked` names by `path`, or by `place` (its index), which wins. Raises
+    NotVisible if there is none."""
     path, place = asked["path"], asked["place"]
     if place is not None and place < len(manifest):
         return manifest.entry(place)

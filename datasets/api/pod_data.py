@@ -58,8 +58,8 @@ class PodData(ApiView):
 
 
 def _cache_of(cache_id: str, token: str) -> Cache:
-    """Return the cache that a pod with this token fills. Raises NotVisible if there is none, with the same message
-    for every cause."""
+    """Return the cache (by id) that a pod with this token fills. Raises NotVisible for a wrong id or token and
+    for a cache that is not being filled, with the same message for each."""
     cache = None
     # Before the id is read or looked up, so that a request without a token costs no query.
     if hmac.compare_digest(

@@ -90,8 +90,8 @@ class SubsetDetail(ApiView):
 
 
 def selection_of(sent: dict[str, Any]) -> Selection:
-    """Return the selection that the body's `include`, `exclude` and `paths` describe; a missing field counts as
-    empty."""
+    """Return the selection that the fields `include`, `exclude` and `paths` of the request body `sent` describe;
+    a missing field counts as empty."""
     return Selection(
         *([text.encode() for text in sent.get(name, ())] for name in ("include", "exclude", "paths"))
     )

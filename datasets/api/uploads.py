@@ -30,8 +30,8 @@ _CONTENT_MOST_BYTES = {
 
 
 def admit_upload(scope: Scope, identity: Identity) -> int:
-    """Return the largest body, in bytes, that a request to one of UPLOADS may have. Raises Refused with the
-    status and code that the view itself would answer."""
+    """Return the largest body, in bytes, that a request to one of UPLOADS by this identity may have. Raises
+    Refused with the status and code that the view itself would answer."""
     parts = UPLOADS.fullmatch(scope["path"])
     assert parts is not None, "only such requests come here"
     try:

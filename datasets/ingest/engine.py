@@ -101,7 +101,8 @@ def sync_tree(
 
 
 def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synced | None:
-    """Return the result "nothing changed" if the listing equals the one stored for the version `base`, else None."""
+    """Return the result "nothing changed" if the listing equals the one stored beside the stat index for the
+    version `base`, else None."""
     seen = load_seen(index) if index and listing else None
     if seen is None or listing is None or seen.version != base or seen.digest != listing.digest:
         return None
@@ -109,8 +110,8 @@ def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synce
 
 
 def _see(index: Path | None, listing: Listing | None, version: str, found: Walk) -> None:
-    """Store the listing's hash for a version, unless a file could still change without changing the listing. Does
-    nothing without an index or a listing."""
+    """Store the listing's hash beside the stat index, for a version (its manifest's hash) and its walk `found`.
+    Does nothing without an index or a listing, and if a file could still change without changing the listing."""
     if index and listing and listing.settled(found):
         save_seen(index, Seen(version, listing.digest, found.files, found.skipped))
 

@@ -49,8 +49,8 @@ class Sink(Protocol):
         """Store contents from memory; `flush` makes them durable."""
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
-        """Store a large file that had this digest and `mtime_ns` (see Content) when it was hashed. Raises FileChanged
-        if it changed since."""
+        """Store a large file of `size_bytes` that had this digest and `mtime_ns` (see Content) when it was
+        hashed. Raises FileChanged if it changed since."""
 
     def flush(self) -> None:
         """Block until all stored contents are on disk."""

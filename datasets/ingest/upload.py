@@ -83,7 +83,7 @@ class HttpSink:
 
     def put_manifest(self, stored: bytes) -> tuple[str, int]:
         """Send an encoded manifest; return its hash and the number of contents that the lake lacks. Raises
-        UploadRefused."""
+        UploadRefused if the server refuses it or does not answer."""
         answer = self._ask("PUT", "manifests", stored)
         return str(answer["manifest"]), int(answer["lacking"])
 
@@ -95,8 +95,9 @@ class HttpSink:
         return arrived
 
     def _ask(self, method: str, address: str, body: bytes) -> Any:
-        """Send a request and return the answer's JSON. Retries while the server asks to wait or connections break;
-        every request is safe to repeat. Raises UploadRefused for any other error, and after TRIES tries."""
+        """Send a request to `address`, relative to the dataset, and return the answer's JSON. Retries while the
+        server asks to wait or connections break; every request is safe to repeat. Raises UploadRefused for any
+        other error, and after TRIES tries."""
         failure, asked, status = "", None, 503
         for attempt in range(TRIES):
             if attempt:
@@ -169,18 +170,19 @@ class HttpSink:
 
 
 def http_sink(url: str, headers: dict[str, str], dataset: str, *, say: Say = silent) -> HttpSink:
-    """Open the sink that `sink_of_server` describes; called in the worker process."""
+    """Open the sink that `sink_of_server` describes; called in the worker process. `say` receives messages for
+    the user."""
     return HttpSink(url, headers, dataset, say)
 
 
 def sink_of_server(url: str, headers: Mapping[str, str], dataset: str) -> SinkSpec:
-    """Return the description of a sink that sends contents to a dataset (id) of the server at `url`; worker
-    processes open it with `http_sink`."""
+    """Return the description of a sink that sends contents to a dataset (id) of the server at `url`, with these
+    HTTP headers. Worker processes open it with `http_sink`."""
     return f"{__name__}:http_sink", (url, dict(headers), dataset)
 
 
 def _said(raw: bytes, field: str) -> str:
-    """Return a field of an error response in problem+json; "" if the response is not one."""
+    """Return a field of an error response in problem+json (`raw`); "" if the response is not one."""
     try:
         return str(json.loads(raw)[field])
     except (ValueError, KeyError, TypeError):

@@ -258,7 +258,7 @@ def _read(reader: Reader, value: Any) -> Any:
 
 
 def _written(size_bytes: int | None) -> str:
-    """Return a size in the largest unit that keeps it whole, as the form reads it; "" for None."""
+    """Return a size as the form reads it, in the largest unit that keeps it whole, such as 5Gi; "" for None."""
     if size_bytes is None:
         return ""
     units = (unit for unit in _UNITS if size_bytes and size_bytes % _UNITS[unit] == 0)

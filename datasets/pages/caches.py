@@ -62,7 +62,7 @@ def cache_verb(request: HttpRequest, actor: Actor, cache_id: str, verb: str) -> 
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def cache_clear(request: HttpRequest, actor: Actor, cache_id: str) -> HttpResponseBase:
-    """Ask for confirmation, then remove a cache."""
+    """GET: ask for confirmation. POST: start the removal of the cache, and go to its dataset's page."""
     cache = cache_for(actor, cache_id, needed=Role.MEMBER)
     back = reverse("dataset-page", args=[cache.version.dataset_id])
     name = str(cache.version)

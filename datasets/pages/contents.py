@@ -99,7 +99,8 @@ def _names(dataset: Dataset, version: DatasetVersion) -> list[tuple[str, bool]]:
 def _sorts(
     found: dict[str, Any], before: DatasetVersion | None, after: DatasetVersion
 ) -> list[dict[str, Any]]:
-    """Return the paths of each kind of change, with the address of the file where it is: a removed one in `before`."""
+    """Return one entry for added, changed and removed paths each. A path comes with the address of its file, in
+    the version `after`, or `before` for a removed one. `found`: the difference in REST form."""
     labels = (("added", _("Added")), ("changed", _("Changed")), ("removed", _("Removed")))
     return [
         {

@@ -23,7 +23,7 @@ LONGEST_NAME = 63
 @require_http_methods(["GET", "POST"])
 @signed_in
 def snapshot_restore(request: HttpRequest, actor: Actor, snapshot_id: str) -> HttpResponseBase:
-    """Ask for the new volume's name; create the volume from the snapshot on POST."""
+    """GET: ask for the new volume's name. POST: create the volume from the snapshot, and go to its page."""
     snapshot = snapshot_for(actor, snapshot_id, needed=Role.MEMBER)
     name, error = _free_name(snapshot), ""
     if request.method == "POST":

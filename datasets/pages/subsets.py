@@ -106,8 +106,8 @@ def _saved(form: SubsetForm, dataset: Dataset, actor: Actor) -> DatasetVersion |
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def subset_delete(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """GET: ask for confirmation. POST: delete the subset that the query names, such as `?name=3/train`, and return to
-    the dataset's page."""
+    """GET: ask for confirmation. POST: delete the subset that the query names, such as `?name=3/train`, and go to
+    the dataset's page. Raises NotVisible if there is no such subset. For owners of the project."""
     dataset = dataset_for(actor, dataset_id, needed=Role.OWNER)
     subset = find_version(dataset, request.GET.get("name", LATEST))
     if subset is None or not subset.subset:

@@ -106,8 +106,8 @@ def volume_page(request: HttpRequest, actor: Actor, volume_id: str) -> HttpRespo
 
 @signed_in
 def volume_file(request: HttpRequest, actor: Actor, volume_id: str) -> HttpResponseBase:
-    """Download a file of a volume. While a pod reads it first, answer 202 and let the browser ask again; 409 with
-    the reason if it cannot be read."""
+    """Download the file of a volume that `?path=` names. While a pod reads it, answer 202 and let the browser ask
+    again; 409 with the reason if it cannot be read, 404 if it does not exist."""
     volume = volume_for(actor, volume_id)
     try:
         return file_response(volume, request.GET.get("path", ""))
@@ -206,7 +206,8 @@ def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, A
 
 
 def _ask(volume: Volume, waits: BeingRead) -> str:
-    """Have a pod read the directory. Return the text to show until it has, or the reason why it cannot start."""
+    """Have a pod read the directory or file that `waits` names. Return the text to show until it has, or the
+    reason why it cannot start."""
     try:
         ask_for(volume, waits)
     except Conflict as conflict:
@@ -226,8 +227,8 @@ def _crumbs(directory: str) -> list[tuple[str, str]]:
 
 
 def _rerun(origin: Mapping[str, Any]) -> dict[str, str]:
-    """Return the job (`job_id`, `job`) of the snapshot from which the volume was restored, and the volume to
-    replace (`instead`), to submit it again; {} if there is none."""
+    """Return the fields with which to submit a restored volume's job again: the job (`job_id`, `job`) of its
+    snapshot, and the volume to replace (`instead`). {} if `origin` names no such job."""
     if not origin.get("job_id"):
         return {}
     return {"job_id": origin["job_id"], "job": origin["job"], "instead": origin["volume"]}

@@ -81,7 +81,7 @@ def keys_at(location: CacheLocation) -> set[str]:
 
 
 def key_of(version_id: object) -> str:
-    """Return the key under which a location stores the tree of a version."""
+    """Return the key under which a location stores the tree of a version (by id)."""
     return str(version_id)
 
 
@@ -109,8 +109,8 @@ def is_wanted_at(location: CacheLocation) -> Q:
 
 
 def users_of(uses: QuerySet[DatasetUse], project: Project) -> str:
-    """Return a text that names the jobs of these mounts, for readers of `project`: its own jobs by name, others
-    by their project."""
+    """Return a text that names the jobs of the mounts `uses`, for readers of `project`: its own jobs by name,
+    others by their project."""
     rows = uses.order_by("job__submit_rank").values_list("job__name", "job__project__name").distinct()
     found = [f"job {job}" if owner == project.name else f"a job of {owner}" for job, owner in rows[:100]]
     return some_of(list(dict.fromkeys(found)))
@@ -124,7 +124,8 @@ def eta_seconds(cache: Cache) -> int | None:
 
 
 def jobs_with(dataset: Dataset, project_ids: Sequence[int] | None) -> QuerySet[DatasetUse]:
-    """Return the mounts of a dataset by jobs of these projects (None: all), newest job first."""
+    """Return the mounts of a dataset by jobs of the projects with these ids (None: all projects), newest job
+    first."""
     uses = DatasetUse.objects.filter(version__dataset=dataset).select_related("job__project", "job__user")
     uses = uses if project_ids is None else uses.filter(job__project__in=project_ids)
     return uses.order_by("-job__submit_rank", "pk")

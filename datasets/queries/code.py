@@ -46,7 +46,8 @@ def code_refusal(cluster: Cluster) -> str:
 
 
 def code_source(cluster: Cluster, project_id: int, job_id: str, attempt: int, tree: str) -> dict[str, Any]:
-    """Return the fields of engines.base.CodeSource with which a pod of the attempt gets its code."""
+    """Return the fields of engines.base.CodeSource with which a pod of the attempt gets its code. `tree`: digest
+    of the job's code tree."""
     source = {"tree": digest_of(tree), "project_id": project_id}
     if engine_kind(cluster.engine).places_code:
         return source

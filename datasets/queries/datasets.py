@@ -88,8 +88,8 @@ def child_shape(directory: bytes, child: Child) -> dict[str, Any]:
 
 
 def diff_shape(before: int, after: int, diff: Diff, limit: int) -> dict[str, Any]:
-    """Return the differences between two versions (by number) in REST form, at most `limit` paths each of
-    added, removed and changed."""
+    """Return the differences between the versions numbered `before` and `after` in REST form, at most `limit`
+    paths each of added, removed and changed."""
     counts = {"added": len(diff.added), "removed": len(diff.removed), "changed": len(diff.changed)}
     paths = {
         name: [shown(path) for path in found[:limit]]

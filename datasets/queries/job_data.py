@@ -91,8 +91,8 @@ def _uses(cluster: int, which: Q) -> QuerySet[DatasetUse]:
 
 
 def _waits(cluster: Cluster, uses: Sequence[DatasetUse]) -> dict[str, JobData]:
-    """Return, by job id, the data of each job whose datasets are not ready; for a cluster with a single
-    location."""
+    """Return, by job id, the data of each job among the mounts `uses` whose datasets are not ready; for a cluster
+    with a single location."""
     versions = {use.version_id for use in uses}
     found = Cache.objects.filter(location__cluster=cluster, location__is_default=True, version__in=versions)
     caches = {
@@ -200,14 +200,14 @@ def _coarse(seconds: int) -> int:
 
 
 def best_location(job: Job, versions: Iterable[DatasetVersion]) -> str:
-    """Return the name of the location to which a new job's data is sent, "" for a cluster with a single one. Four
-    queries; one if the cluster has a single location."""
+    """Return the name of the location to which the data of a new job, which mounts `versions`, is sent; "" for a
+    cluster with a single location. Runs four queries, one in the latter case."""
     return choose(_candidates(job, versions), job.milli_gpus * job.pods_wanted)
 
 
 def other_location(job: Job, versions: Iterable[DatasetVersion]) -> str:
-    """Return the name of another location for a job's data after a fill failed, "" if there is none. Queries
-    as `best_location`."""
+    """Return the name of another location for the data of a job, which mounts `versions`, after a fill failed; ""
+    if there is none. Runs queries as `best_location`."""
     return choose_other(_candidates(job, versions), job.milli_gpus * job.pods_wanted)
 
 

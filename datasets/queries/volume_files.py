@@ -60,8 +60,8 @@ def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[
 
 
 def _reading(volume: Volume, path: str, after: str, *, is_file: bool) -> VolumeReading:
-    """Return the last reading of a directory or file. Raises BeingRead if there is no recent one, ContentMissing
-    or Blocked if it failed, Blocked if the volume is not ready."""
+    """Return the last reading of a file, or of a directory's names after `after`. Raises BeingRead if there is no
+    recent one, ContentMissing or Blocked if it failed, Blocked if the volume is not ready."""
     if volume.state != READY:
         words = f"Files can be shown once the volume is ready; it is {volume.state}."
         raise Blocked("not_ready", words)

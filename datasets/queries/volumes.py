@@ -99,8 +99,9 @@ def _claiming_clusters() -> QuerySet[Cluster]:
 def storage_of(
     project_id: int, storage_class: str, size_bytes: int = 0, service_tier: str = ""
 ) -> MountedVolumes:
-    """Return the storage backend of a project's volumes in a storage class. `size_bytes`, `service_tier`: size and
-    tier of volumes that it creates."""
+    """Return the storage backend of the volumes of a project (by id) in the storage class with this name.
+    `size_bytes`, `service_tier`: size and tier of volumes that it creates. Raises Blocked if this release does
+    not have the class's driver."""
     return storage_class_named(storage_class).open(project_id, size_bytes, service_tier)
 
 
@@ -130,7 +131,7 @@ def volume_mount(project: Project, mount: Mapping[str, Any]) -> Mount:
 
 
 def volume_path(project_id: int, storage_class: str, volume_id: str) -> Path:
-    """Return the directory of a volume (by id) on this machine, which pods mount."""
+    """Return the directory of a volume (by id) on this machine, which pods mount. Raises as `storage_of`."""
     return storage_of(project_id, storage_class).path(volume_id)
 
 

@@ -22,8 +22,8 @@ class AgedIndex(ContentIndex):
             self._database.executescript(_SCHEMA)
 
     def note(self, keys: Iterable[str], at: float) -> None:
-        """Record before objects are stored that they are needed at the time `at` (Unix time). If the process is
-        killed, the objects are known."""
+        """Record that the objects with these keys are needed at the time `at` (Unix time). Call it before they
+        are stored: if the process is killed, they are known."""
         with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(key, at) for key in keys]
@@ -31,7 +31,8 @@ class AgedIndex(ContentIndex):
             self._database.executemany("DELETE FROM removals WHERE key = ?", [(key,) for key, _ in rows])
 
     def renew(self, keys: Iterable[str], at: float) -> int:
-        """Set the time of existing objects that are not being removed to `at`; return their number."""
+        """Set the time of the known objects among these keys that are not being removed to `at` (Unix time);
+        return their number."""
         with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(at, key) for key in keys]
@@ -58,7 +59,7 @@ class AgedIndex(ContentIndex):
         return [row[0] for row in self._rows(sql, (f"{folder}/", f"{folder}0", before))]
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Delete the entries of objects that were removed from the bucket."""
+        """Delete the entries of these keys, whose objects were removed from the bucket."""
         with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             for table in ("files", "removals"):

@@ -29,8 +29,8 @@ _OURS, _RETIRED = "trainyard-volume", "trainyard-retired"
 
 
 def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> AnfVolumes:
-    """Return the volumes of a storage class, which all projects share: `project_id` is not used. `size_bytes`,
-    `service_tier`: those of volumes that it creates."""
+    """Return the volumes of the storage class `found`, which all projects share: `project_id` is not used.
+    `size_bytes`, `service_tier`: those of volumes that it creates."""
     config = found.config if isinstance(found.config, AnfConfig) else None
     return AnfVolumes(AnfClient(config, found.name), found.directory, size_bytes, service_tier)
 
@@ -56,7 +56,7 @@ class AnfVolumes(VolumeFiles):
 
     def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
         """Create an empty volume, unless it exists, and wait until it is mounted. Raises Blocked with Azure's
-        message."""
+        message or if it is not mounted in time, and what `budget` raises."""
         self._make(volume, {}, budget)
 
     def clone(self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = silent) -> None:
@@ -76,7 +76,8 @@ class AnfVolumes(VolumeFiles):
     def restore(
         self, volume: str, snapshot: str, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
-        """Create a volume from a snapshot, which stays. Raises as `clone`."""
+        """Create a volume from a snapshot, which stays. Raises ContentMissing if there is no such snapshot,
+        Blocked if the storage system refuses, and what `budget` raises."""
         found = self._with_snapshot(snapshot)
         if found is None:
             raise ContentMissing("The snapshot is not in Azure NetApp Files (any more).")
@@ -96,8 +97,8 @@ class AnfVolumes(VolumeFiles):
         self._delete_unless_kept(found)
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
-        """Change the size of a volume. Raises ContentMissing if there is no such volume, Blocked if the storage
-        system refuses."""
+        """Change the size of a volume to `size_bytes`. Raises ContentMissing if there is no such volume, Blocked
+        if the storage system refuses, and what `budget` raises."""
         found = self._source(volume)
         if _size(found) != _rounded(size_bytes):
             body = {"properties": {"usageThreshold": _rounded(size_bytes)}}
@@ -143,7 +144,8 @@ class AnfVolumes(VolumeFiles):
 
     def _make(self, volume: str, origin: Row, budget: Budget) -> None:
         """Create a volume, unless it exists, and wait until it is mounted. `origin`: properties that name its
-        source, {} for an empty one. Raises Blocked if Azure refuses or the volume is not mounted in time."""
+        source, {} for an empty one. Raises Blocked if Azure refuses or the volume is not mounted in time, and
+        what `budget` raises."""
         config, name = self._client.config, object_name(volume)
         if self._find(volume) is None:
             rule = {
@@ -216,8 +218,8 @@ class AnfVolumes(VolumeFiles):
         return found
 
     def _snapshot(self, name: str, volume: Row, budget: Budget) -> Row:
-        """Return a snapshot of a volume; takes it if it does not exist. Raises Blocked if Azure refuses or does not
-        show it yet."""
+        """Return a snapshot of a volume; takes it if it does not exist. Raises Blocked if Azure refuses or does
+        not show it yet, and what `budget` raises."""
         found = self._snapshot_named(name, volume)
         if found is None:
             self._client.create_snapshot(*_pool_and_name(volume), name, budget)
@@ -258,14 +260,15 @@ def object_name(key: str) -> str:
 
 
 def _refuse_running(found: Row) -> None:
-    """Raise Blocked while Azure runs an operation that an earlier try started."""
+    """Raise Blocked while Azure runs an operation on the volume `found` that an earlier try started."""
     state = found["properties"].get("provisioningState")
     if state in ("Accepted", "Creating", "Patching", "Updating", "Moving"):
         raise Blocked("job_not_done", f"Azure has not finished {_last(found)} yet ({state}).")
 
 
 def _refuse_unfinished(found: Row) -> None:
-    """Raise Blocked for a volume that Azure still creates, or failed to create, for an earlier try."""
+    """Raise Blocked if the volume `found` is one that Azure still creates, or failed to create, for an earlier
+    try."""
     _refuse_running(found)
     state = found["properties"].get("provisioningState")
     if state == "Failed":

@@ -67,17 +67,19 @@ class AnfClient:
             return [_row(one) for one in client.volumes.list(*self._path(pool))]
 
     def snapshots(self, pool: str, volume: str) -> list[Row]:
-        """Return the snapshots of a volume. Raises Blocked if Azure refuses or does not answer."""
+        """Return the snapshots of a volume in a capacity pool. Raises Blocked if Azure refuses or does not
+        answer."""
         with self._request() as client:
             return [_row(one) for one in client.snapshots.list(*self._path(pool, volume))]
 
     def create(self, pool: str, name: str, body: Row, budget: Budget) -> None:
-        """Create a volume and wait for it. `body`: the volume as in Azure's REST API. Raises Blocked if Azure
-        refuses, fails or takes too long, and what `budget` raises."""
+        """Create a volume in a capacity pool and wait for it. `body`: the volume as in Azure's REST API. Raises
+        Blocked if Azure refuses, fails or takes too long, and what `budget` raises."""
         self._run(budget, "volumes", "begin_create_or_update", pool, name, dict(body))
 
     def change(self, pool: str, name: str, body: Row, budget: Budget = UNLIMITED) -> None:
-        """Set the fields of `body` on a volume and wait until that is done. Raises as `create`."""
+        """Set the fields of `body` on a volume in a capacity pool and wait until that is done. Raises as
+        `create`."""
         self._run(budget, "volumes", "begin_update", pool, name, dict(body))
 
     def move(self, pool: str, name: str, to: str, budget: Budget) -> None:
@@ -86,17 +88,19 @@ class AnfClient:
         self._run(budget, "volumes", "begin_pool_change", pool, name, body)
 
     def delete(self, pool: str, name: str) -> None:
-        """Delete a volume with its snapshots; return when Azure has finished, without a time limit. Raises Blocked if
-        Azure refuses."""
+        """Delete a volume of a capacity pool with its snapshots; return when Azure has finished, without a time
+        limit. Raises Blocked if Azure refuses."""
         self._run(UNLIMITED, "volumes", "begin_delete", pool, name)
 
     def create_snapshot(self, pool: str, volume: str, name: str, budget: Budget) -> None:
-        """Take a snapshot of a volume and wait until that is done. Raises as `create`."""
+        """Take the snapshot `name` of a volume in a capacity pool and wait until that is done. Raises as
+        `create`."""
         body = {"location": self.config.location}
         self._run(budget, "snapshots", "begin_create", pool, volume, name, body)
 
     def delete_snapshot(self, pool: str, volume: str, name: str) -> None:
-        """Delete a snapshot and wait, without a budget. Raises Blocked if Azure refuses, fails or takes too long."""
+        """Delete the snapshot `name` of a volume in a capacity pool and wait, without a budget. Raises Blocked if
+        Azure refuses, fails or takes too long."""
         self._run(UNLIMITED, "snapshots", "begin_delete", pool, volume, name)
 
     def pool_id(self, pool: str) -> str:

@@ -45,8 +45,8 @@ _SUBNET = re.compile(
 
 
 def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> DriverSettings:
-    """Return the settings of a storage class on Azure NetApp Files (see Driver.read). Raise ValueError, with the
-    reason, if they are invalid."""
+    """Return the settings of the storage class `name` on Azure NetApp Files from its parsed configuration
+    `stated` (see Driver.read). Raise ValueError, with the reason, if it is invalid."""
     root, pools = mount_root(name, stated), stated.get("pools")
     if not isinstance(pools, dict) or not pools or not pools.keys() <= SERVICE_TIERS.keys():
         words = f"capacity pools by {', '.join(SERVICE_TIERS)}"

@@ -18,8 +18,8 @@ __all__ = ["AzureError", "InThisThread", "connect"]
 def connect(
     config: AnfConfig, secrets: Mapping[str, str], seconds: tuple[float, float]
 ) -> NetAppManagementClient:
-    """Return a client without retries, because commands are retried as a whole. `seconds`: limits to connect
-    and to answer."""
+    """Return a client without retries, because commands are retried as a whole. `secrets`: the fields of the
+    class's credentials. `seconds`: limits to connect and to answer."""
 
     def pipeline() -> dict[str, Any]:
         # Ignore proxies and certificate authorities from the environment, which would get the password.

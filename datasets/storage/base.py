@@ -98,14 +98,15 @@ class Lake(Protocol):
         """Close the lake's files. Do not use the lake afterwards."""
 
     def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
-        """Return those of the contents that are not stored."""
+        """Return those of these digests whose contents are not stored."""
 
     def renew(self, digests: Iterable[bytes]) -> None:
-        """Protect stored contents from `collect` by making them young: a sync that does not send them relies
-        on them."""
+        """Protect the stored contents among these digests from `collect` by making them young: a sync that does
+        not send them relies on them."""
 
     def keep(self, digests: Iterable[bytes]) -> set[bytes]:
-        """Do what `renew` and `lacking` do, in one pass: protect the contents that are stored, return the others."""
+        """Do what `renew` and `lacking` do, in one pass: protect the stored contents from `collect`, return the
+        digests of the others."""
 
     def put_pack(self, pack: memoryview) -> None:
         """Store the contents of a pack (datasets.ingest.packs) from an untrusted source. Raises PackInvalid
@@ -130,17 +131,17 @@ class Lake(Protocol):
         what `budget` raises."""
 
     def locate(self, digests: Iterable[bytes]) -> list[Located]:
-        """Return the locations of contents, in the order that is cheapest to read. Raises ContentMissing if one is
-        not stored."""
+        """Return the locations of the contents with these digests, in the order that is cheapest to read. Raises
+        ContentMissing if one is not stored."""
 
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (digest, bytes) of contents of one pack, or of one content with its own file. The caller must
-        verify the digests. Raises ContentMissing and, for a truncated pack, ContentDamaged."""
+        """Yield (digest, bytes) of the contents at `located`: contents of one pack, or one content with its own
+        file. The caller must verify the digests. Raises ContentMissing and, for a truncated pack, ContentDamaged."""
 
     def place(self, located: Located, target: Path, mode: int) -> Sharing:
-        """Create the file `target`, with `mode`, with a content that has its own file, sharing bytes if the file
-        system can. Return how the bytes were duplicated. Raises ContentMissing if the content is gone,
-        ContentDamaged after reading all bytes if they do not match the digest."""
+        """Create the file `target`, with the permissions `mode`, from a content that has its own file, sharing
+        bytes if the file system can. Return how the bytes were duplicated. Raises ContentMissing if the content
+        is gone, ContentDamaged after reading all bytes if they do not match the digest."""
 
     def put_manifest(self, name: str, stored: bytes) -> None:
         """Store an encoded manifest under its hash `name`, which is not verified."""
@@ -152,12 +153,13 @@ class Lake(Protocol):
         """Return the encoded manifest with the hash `name`. Raises ContentMissing if it is not stored."""
 
     def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
-        """Read contents and compare them with their digests. Damaged ones are quarantined, so that the next sync stores
-        them again; missing and damaged ones are returned, not raised."""
+        """Read the contents with these digests and compare them. Damaged ones are quarantined, so that the next
+        sync stores them again; missing and damaged ones are returned, not raised. Raises what `budget` raises."""
 
     def in_use(self, seconds: float | None = None) -> AbstractContextManager[None]:
-        """Block `collect` while a version is created: inside, check that all contents are stored and write
-        the version. Waits for a running collection, at most `seconds`, then raises Blocked."""
+        """Context manager that blocks `collect` while a version is created: inside, check that all contents are
+        stored and write the version. Waits for a running collection, for `seconds` (None: without limit), then
+        raises Blocked."""
 
     def collect(
         self,

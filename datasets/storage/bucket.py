@@ -97,8 +97,9 @@ class Bucket:
             return obstore.get(self._store, key).bytes().to_bytes()
 
     def get_ranges(self, key: str, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        """Return ranges of an object, which must be sorted by start; neighbouring ranges are fetched with one
-        request. Raises KeyMissing if there is no such object, TooShort if it ends before a range."""
+        """Return ranges of an object: from each of `starts`, which must ascend, as many bytes as `lengths` has at
+        the same index. Neighbouring ranges are fetched with one request. Raises KeyMissing if there is no such
+        object, TooShort if it ends before a range."""
         found: list[bytes] = []
         for group in _neighbours(list(zip(starts, lengths, strict=True))):
             start, end = group[0][0], max(begin + length for begin, length in group)
@@ -138,7 +139,7 @@ class Bucket:
         self.delete([key])
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; missing ones are not an error."""
+        """Delete the objects with these keys; missing ones are not an error."""
         for some in chunks(keys, _PAGE):
             with suppress(KeyMissing), self._translated(some[0]):
                 obstore.delete(self._store, some)
@@ -158,8 +159,9 @@ class Bucket:
 
     @contextmanager
     def _translated(self, key: str) -> Iterator[None]:
-        """Context manager that replaces the client's errors by KeyMissing, or by Blocked with advice for an
-        operator. The client's message can contain an access key, so it is neither included nor chained."""
+        """Context manager around a request for the object `key`: replaces the client's errors by KeyMissing, or
+        by Blocked with advice for an operator. The client's message can contain an access key, so it is neither
+        included nor chained."""
         if not self._breaker.admits():
             raise Blocked("unreachable", f"{self._where} did not answer a moment ago; try again later.")
         try:
@@ -273,7 +275,8 @@ def _store(config: BucketConfig, client: ClientConfig) -> S3Store:
 
 @cache
 def _breaker(where: str, open_seconds: float) -> CircuitBreaker:
-    """Return the circuit breaker that all Bucket objects of this process for the bucket `where` share."""
+    """Return the circuit breaker that all Bucket objects of this process for the bucket `where` with these
+    `open_seconds` (see CircuitBreaker) share."""
     return CircuitBreaker(open_seconds)
 
 

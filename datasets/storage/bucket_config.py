@@ -38,9 +38,10 @@ class BucketConfig:
 def bucket_config(
     url: str, endpoint: str, region: str, credentials_file: str, environment: Mapping[str, str]
 ) -> BucketConfig | None:
-    """Return address and credentials of the bucket for `s3://bucket/prefix`; None for "". Credentials come from the
-    file, in the format of ~/.aws/credentials, else from AWS_ACCESS_KEY_ID and related variables. Raise ValueError if
-    the address or the file is malformed; no message contains a secret."""
+    """Return address and credentials of the bucket for `s3://bucket/prefix`; None for "". Credentials come from
+    the file, in the format of ~/.aws/credentials, or without a file from AWS_ACCESS_KEY_ID and related names in
+    `environment`. `endpoint`: "" for AWS. Raise ValueError, without secrets in the message, if an address or the
+    file is malformed, or credentials are incomplete."""
     if not url:
         return None
     parts = urlsplit(url)

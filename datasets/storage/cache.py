@@ -116,8 +116,9 @@ class CacheStore:
             return self._finish_removal(key)
 
     def remove_damaged(self, digests: Iterable[bytes]) -> set[str]:
-        """Hash the files of these contents and remove damaged ones from `contents`. Return the keys of the trees that
-        use one of these contents which `contents` lacks now: they keep the damaged file until a fill repairs it."""
+        """Hash the files of the contents with these digests and remove damaged ones from `contents`. Return the
+        keys of the trees that use one of these contents which `contents` lacks now: they keep the damaged file
+        until a fill repairs it."""
         named = {digest.hex() + end for digest in digests for end in ("", "x")}
         for name in named:
             if self._is_damaged(name):
@@ -169,8 +170,8 @@ class CacheStore:
         report: Report = silent,
         suspect: Collection[str] = frozenset(),
     ) -> Path:
-        """Return a new directory beside the tree with the files of `manifest`, flushed. `suspect`: contents that
-        are verified although trees use them."""
+        """Return a new directory beside the tree with the files of `manifest`, flushed, from `lake`. `suspect`:
+        contents that are verified although trees use them. Raises as `fill`."""
         part = tree.with_name(tree.name + PART)
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
@@ -180,8 +181,8 @@ class CacheStore:
         return part
 
     def _repair(self, tree: Path, lake: Lake, manifest: Manifest, budget: Budget) -> None:
-        """Replace, in all trees, the files whose contents were removed as damaged and that this tree uses. Each file
-        is replaced atomically, since running jobs read from them."""
+        """Replace from `lake`, in all trees, the files whose contents were removed as damaged and that this tree
+        uses. Each file is replaced atomically, since running jobs read from them."""
         # What a killed repair left.
         shutil.rmtree(tree.with_name(tree.name + PART), ignore_errors=True)
         stale = {name for name, path in _files(tree, manifest) if not self._is_current(name, path)}

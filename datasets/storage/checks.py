@@ -23,7 +23,7 @@ def places_in(path: Path) -> list[Located]:
 
 
 def damaged_in(path: Path, located: Sequence[Located]) -> list[Located]:
-    """Return those of the contents of one file that do not match their digests."""
+    """Return those of `located`, which are in the one file `path`, whose bytes do not match their digests."""
     damaged = []
     with open(path, "rb", buffering=0) as file:
         for one in located:

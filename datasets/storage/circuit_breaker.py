@@ -27,8 +27,7 @@ class CircuitBreaker:
             return True
 
     def record(self, *, is_answered: bool) -> None:
-        """Record the result of a call that `admits` allowed: an answer closes the breaker, anything else opens
-        it."""
+        """Record whether a call that `admits` allowed got an answer: one closes the breaker, none opens it."""
         with self._lock:
             if is_answered:
                 self._opened_until = None

@@ -55,8 +55,8 @@ class StorageClass:
         return self.about is not None and self.about.is_tier_enforced
 
     def open(self, project_id: int, size_bytes: int = 0, service_tier: str = "") -> MountedVolumes:
-        """Return the storage of a project's volumes. `size_bytes`, `service_tier`: size and tier of volumes that
-        it creates. Raise Blocked if this release has no such driver."""
+        """Return the storage of the volumes of a project (by id). `size_bytes`, `service_tier`: size and tier of
+        volumes that it creates. Raise Blocked if this release does not have the class's driver."""
         if self.about is None:
             words = f"The storage class {self.name} is of the driver {self.driver}, which this release does not have."
             raise Blocked("class_not_configured", words)

@@ -86,11 +86,12 @@ class ContentIndex:
         self._database.close()
 
     def known(self, digests: Iterable[bytes]) -> set[bytes]:
-        """Return those of the contents that are in the index."""
+        """Return those of these digests that are in the index."""
         return {row[0] for row in self._found("digest", set(digests))}
 
     def locate(self, digests: Iterable[bytes]) -> list[Located]:
-        """Return the locations of contents, grouped by pack and in the order of the pack; omits unknown contents."""
+        """Return the locations of the contents with these digests, grouped by pack and in the order of the pack;
+        omits unknown contents."""
         rows = self._found("digest, pack, offset, size", set(digests))
         names = self._names({row[1] for row in rows})
         # Sorting by one number after the other takes a third of the time of comparing tuples.
@@ -99,7 +100,7 @@ class ContentIndex:
         return [Located(names[pack], offset, size, digest) for digest, pack, offset, size in rows]
 
     def files_of(self, digests: Iterable[bytes]) -> Files:
-        """Return which of these contents are known, and the files that hold them."""
+        """Return which of these digests are known, and the files that hold their contents."""
         rows = self._found("digest, pack", set(digests))
         names = self._names({row[1] for row in rows})
         whole = next((number for number, name in names.items() if name == WHOLE), None)
@@ -107,11 +108,11 @@ class ContentIndex:
         return Files({row[0] for row in rows}, set(names.values()) - {WHOLE}, alone)
 
     def add(self, located: Sequence[Located]) -> None:
-        """Add contents; known ones keep their location."""
+        """Add contents at their locations; known ones keep theirs."""
         self._write("IGNORE", located)
 
     def move(self, located: Sequence[Located]) -> None:
-        """Add contents or change their locations."""
+        """Add contents at their locations; known ones get the new one."""
         self._write("REPLACE", located)
 
     def _write(self, conflict: str, located: Sequence[Located]) -> None:
@@ -129,7 +130,7 @@ class ContentIndex:
             self._database.executemany(sql + "(?, ?, ?, ?)", rows[whole:])
 
     def forget(self, digests: Iterable[bytes]) -> None:
-        """Remove contents from the index."""
+        """Remove the contents with these digests from the index."""
         with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany(

@@ -79,7 +79,7 @@ class CsiVolumes:
 
     def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
         """Create an empty volume, unless it exists, and wait for it. Raises Blocked with the driver's message if
-        it fails or exceeds the time limit."""
+        that fails or exceeds the time limit, and what `budget` raises."""
         self._make_claim(volume, None, self._kind.size_bytes, budget)
 
     def clone(self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = silent) -> None:
@@ -95,7 +95,8 @@ class CsiVolumes:
     def restore(
         self, volume: str, snapshot: str, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
-        """Create a volume from a snapshot, which stays. Raises as `clone`."""
+        """Create a volume from a snapshot, which stays. Raises ContentMissing if there is no such snapshot,
+        Blocked as `provision`, and what `budget` raises."""
         found = self._get(f"{self._snapshots}/{snapshot_name(snapshot)}", "The snapshot")
         size = max(self._kind.size_bytes, _bytes_of((found.get("status") or {}).get("restoreSize")))
         origin = {"apiGroup": GROUP, "kind": "VolumeSnapshot", "name": snapshot_name(snapshot)}
@@ -110,9 +111,9 @@ class CsiVolumes:
         """Do nothing: claims have no tiers."""
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
-        """Enlarge a volume; its file system grows at once or when a pod mounts it. Raises ContentMissing if there is
-        no such volume, Blocked if the cluster refuses or is not done within the time limit, and what `budget`
-        raises."""
+        """Enlarge a volume to `size_bytes`; its file system grows at once or when a pod mounts it. Raises
+        ContentMissing if there is no such volume, Blocked if the cluster refuses or is not done within the time
+        limit, and what `budget` raises."""
         path = f"{self._claims}/{claim_name(volume)}"
         self._get(path, "The volume")
         try:
@@ -141,9 +142,9 @@ class CsiVolumes:
         budget: Budget = UNLIMITED,
         report: Report = silent,
     ) -> Taken:
-        """Take a snapshot, unless it exists, and wait until it is ready to use. Raises ContentMissing if there is no
-        such volume, Blocked with the driver's message if it fails or exceeds the time limit, and what `budget`
-        raises."""
+        """Take a snapshot, unless it exists, and wait until it is ready to use. `before` is not used. Raises
+        ContentMissing if there is no such volume, Blocked with the driver's message if it fails or exceeds the
+        time limit, and what `budget` raises."""
         claim = self._get(f"{self._claims}/{claim_name(volume)}", "The volume")
         body = {
             "apiVersion": f"{GROUP}/v1",
@@ -276,8 +277,8 @@ class CsiVolumes:
     def _wait(
         self, collection: str, name: str, is_done: Callable[[Raw], bool], seconds: float, budget: Budget
     ) -> Raw | None:
-        """Return the object once `is_done` returns True, None after `seconds`. Raises ContentMissing if it is
-        deleted, and what `budget` raises."""
+        """Return the object `name` of the resource `collection` once `is_done` returns True for it, None after
+        `seconds`. Raises ContentMissing if it is deleted, and what `budget` raises."""
         ends = time.monotonic() + seconds
         while True:
             budget.check()
@@ -293,8 +294,8 @@ class CsiVolumes:
     def _watched(
         self, collection: str, found: Raw, is_done: Callable[[Raw], bool], seconds: float
     ) -> Raw | None:
-        """Watch until a change makes the object done and return it; None after `seconds` or when the watch
-        ends."""
+        """Watch the object `found` until a change makes it done and return it; None after `seconds` or when the
+        watch ends."""
         query = {
             "watch": "true",
             "fieldSelector": f"metadata.name={found['metadata']['name']}",

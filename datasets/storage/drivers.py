@@ -69,8 +69,8 @@ def drivers() -> Mapping[str, Driver]:
 
 
 def mount_root(name: str, stated: Mapping[str, Any]) -> Path:
-    """Return the directory below which machines mount the exports of the storage class `name`. Raise ValueError if it
-    is missing or not an absolute path."""
+    """Return the directory below which machines mount the exports of the storage class `name`, from its parsed
+    configuration `stated`. Raise ValueError if it is missing or not an absolute path."""
     root = stated.get("mount_root", "")
     if not isinstance(root, str) or not root.startswith("/"):
         words = "the absolute path at which each machine mounts its exports"
@@ -79,7 +79,8 @@ def mount_root(name: str, stated: Mapping[str, Any]) -> Path:
 
 
 def texts(name: str, stated: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of the storage class `name` as a dict. Raise ValueError unless all values are strings."""
+    """Return the configuration `stated` of the storage class `name` as a dict. Raise ValueError unless all values
+    are strings."""
     if not all(isinstance(value, str) for value in stated.values()):
         raise ValueError(f"The fields of the storage class {name} are strings.")
     return dict(stated)

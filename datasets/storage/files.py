@@ -175,8 +175,9 @@ def _write_all(descriptor: int, pieces: Sequence[bytes | memoryview]) -> None:
 
 
 def write_flushed(staged: Path, target: Path, data: bytes) -> None:
-    """Write a file atomically and durably: when this returns, `target` is complete and survives a power cut.
-    Flushes this file alone: flushing the file system waits for the writes of all programs."""
+    """Write a file atomically and durably, by way of the temporary file `staged`: when this returns, `target` is
+    complete and survives a power cut. Flushes this file alone: flushing the file system waits for the writes of
+    all programs."""
     write_new(staged, data)
     _fsync(staged, os.O_RDONLY)
     os.rename(staged, target)

@@ -214,8 +214,9 @@ class FolderLake(IndexedLake[ContentIndex]):
         return Located(WHOLE, 0, len(content.data), content.digest)
 
     def _shares(self, path: bytes, mtime_ns: int, fresh: Path, adopt: Sharing) -> bool:
-        """Make `fresh` share the bytes of a file by reflink or, if `adopt` allows it, by hard link; return False if
-        the file system cannot or the file was written to or removed since, or may have been (UNSETTLED)."""
+        """Make `fresh` share the bytes of a file by reflink or, if `adopt` allows it, by hard link. Return False
+        if the file system cannot, or if the file was removed, was written to since `mtime_ns`, or may have been
+        (UNSETTLED)."""
         if adopt == Sharing.COPY or mtime_ns == UNSETTLED:
             return False
         # Removed or renamed since it was read, as temporary files are.
@@ -391,8 +392,8 @@ class FolderLake(IndexedLake[ContentIndex]):
 
 
 def _adjacent(located: Sequence[Located]) -> Iterator[list[Located]]:
-    """Group contents that lie next to each other in one file, so that one read serves a group: at most _READ_BYTES,
-    unless a single content is larger."""
+    """Group contents of one file so that one read serves a group: each begins where the one before it in
+    `located` ends. A group has at most _READ_BYTES, unless a single content is larger."""
     some: list[Located] = []
     for one in located:
         is_next = some and one.offset == some[-1].offset + some[-1].size_bytes

@@ -8,8 +8,9 @@ from datasets.storage.drivers import SERVICE_TIERS, Driver, DriverSettings
 
 
 def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> DriverSettings:
-    """Return the directory and the service tiers, which are recorded but not enforced (see Driver.read). Raise
-    ValueError, with the reason, if they are invalid."""
+    """Return the directory and the service tiers, which are recorded but not enforced, of the storage class
+    `name` from its parsed configuration `stated` (see Driver.read). Raise ValueError, with the reason, if it is
+    invalid."""
     directory, tiers = stated.get("directory", f"volumes/{name}"), stated.get("service_tiers", SERVICE_TIERS)
     if not isinstance(directory, str):
         raise ValueError(f"The directory of the storage class {name} is a string.")

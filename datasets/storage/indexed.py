@@ -21,8 +21,8 @@ Index = TypeVar("Index", bound=ContentIndex)
 
 
 def by_file(located: Sequence[Located]) -> Iterator[list[Located]]:
-    """Split contents by the file that holds them: groups from the same pack, and single contents with their
-    own file."""
+    """Split contents, which are sorted by file, into groups: all from one pack, or a single content with its own
+    file."""
     for pack, group in groupby(located, key=lambda one: one.pack):
         if pack == WHOLE:
             yield from ([one] for one in group)
@@ -54,7 +54,7 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def keep(self, digests: Iterable[bytes]) -> set[bytes]:
-        """Protect those of the contents that are stored from `collect`; return the others."""
+        """Protect the stored contents among these digests from `collect`; return the digests of the others."""
 
     def renew(self, digests: Iterable[bytes]) -> None:
         self.keep(digests)
@@ -125,8 +125,8 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def _damaged(self, located: Sequence[Located], budget: Budget) -> list[Located]:
-        """Return the contents of one file that do not match their digests. Raises ContentMissing if the file is
-        lost."""
+        """Return those of `located`, which are in one file, whose bytes do not match their digests. Raises
+        ContentMissing if the file is lost, and what `budget` raises."""
 
     @abstractmethod
     def _quarantine(self, located: Located) -> None:
@@ -164,8 +164,8 @@ class IndexedLake(ABC, Generic[Index]):
         return live
 
     def _forget_file(self, located: Sequence[Located]) -> None:
-        """Remove contents of a lost file from the index, so that the next sync sends them again. Keeps those
-        that `collect` moved to another pack."""
+        """Remove the contents `located` of a lost file from the index, so that the next sync sends them again.
+        Keeps those that `collect` moved to another pack."""
         if located[0].pack == WHOLE:
             self._index.forget(one.digest for one in located)
         else:

@@ -31,7 +31,7 @@ _RETIRED = "trainyard retired "
 
 
 def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> OntapVolumes:
-    """Return the volumes of a storage class, which all projects share: `project_id` is not used, nor
+    """Return the volumes of the storage class `found`, which all projects share: `project_id` is not used, nor
     `service_tier`. `size_bytes`: that of volumes that it creates."""
     config = found.config if isinstance(found.config, OntapConfig) else None
     return OntapVolumes(OntapClient(config, found.name), found.directory, size_bytes)
@@ -52,7 +52,7 @@ class OntapVolumes(VolumeFiles):
 
     def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
         """Create an empty volume, unless it exists, and wait until it is mounted. Raises Blocked with ONTAP's
-        message."""
+        message or if it is not mounted in time, and what `budget` raises."""
         config = self._client.config
         body = {
             "aggregates": [{"name": config.aggregate}],
@@ -76,7 +76,8 @@ class OntapVolumes(VolumeFiles):
     def restore(
         self, volume: str, snapshot: str, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
-        """Create a FlexClone of a snapshot, which stays. Raises as `clone`."""
+        """Create a FlexClone of a snapshot, which stays. Raises ContentMissing if there is no such snapshot,
+        Blocked if the storage system refuses, and what `budget` raises."""
         found = self._snapshots(snapshot_name(snapshot))
         if not found:
             self._require_svm()
@@ -96,8 +97,8 @@ class OntapVolumes(VolumeFiles):
             self._delete_base(volume)
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
-        """Change the size of a volume. Raises ContentMissing if there is no such volume, Blocked if ONTAP refuses,
-        also because the volume holds more than the new size."""
+        """Change the size of a volume to `size_bytes`. Raises ContentMissing if there is no such volume, Blocked
+        if ONTAP refuses, also because the volume holds more than the new size, and what `budget` raises."""
         found = self._source(volume)
         if found["size"] != size_bytes:
             self._client.change(found["uuid"], {"size": size_bytes}, budget)
@@ -134,7 +135,7 @@ class OntapVolumes(VolumeFiles):
     def _make(self, volume: str, body: Row, access: Row, budget: Budget) -> None:
         """Create a volume, or finish the one that an earlier try began, and wait until it is mounted. `body`,
         `access`: its properties, and those of its access over NFS. Raises Blocked if ONTAP refuses or the volume
-        is not mounted in time."""
+        is not mounted in time, and what `budget` raises."""
         config, name = self._client.config, volume_name(volume)
         nas = {"path": f"{config.junction}/{name}", "export_policy": {"name": config.export_policy}, **access}
         found = self._find(volume)
@@ -183,8 +184,8 @@ class OntapVolumes(VolumeFiles):
         return found
 
     def _snapshot(self, name: str, volume: Row, budget: Budget) -> Row:
-        """Return a snapshot of a volume; takes it if it does not exist. Raises Blocked if ONTAP refuses or does not
-        list it yet."""
+        """Return a snapshot of a volume; takes it if it does not exist. Raises Blocked if ONTAP refuses or does
+        not list it yet, and what `budget` raises."""
         if found := self._snapshots(name):
             return found[0]
         body = {"name": name, "comment": _of(volume["name"])}
@@ -233,8 +234,8 @@ class OntapVolumes(VolumeFiles):
             self._delete_retired(base["volume"]["name"])
 
     def _blocked_by_clones(self, refused: OntapRefused, volume: str, snapshot: str) -> Blocked:
-        """Return the Blocked error that names the clones for which ONTAP refuses a deletion. It is always
-        retried."""
+        """Return the Blocked error for a deletion that ONTAP refused because of clones; it names them. It is
+        always retried."""
         query = {"clone.parent_volume.name": volume, "clone.parent_snapshot.name": snapshot}
         clones = self._client.rows("volume", "name", **query)
         if not clones:

@@ -64,7 +64,7 @@ class OntapClient:
         self._wait(answer, budget)
 
     def change(self, uuid: str, changes: Row, budget: Budget = UNLIMITED) -> None:
-        """Change fields of the volume with this uuid and wait for the job. Raises as `create`."""
+        """Change fields of the volume with this uuid and wait for ONTAP's job. Raises as `create`."""
         with self._request() as (connection, kinds):
             volume = kinds["volume"](uuid=uuid)
             volume.set_connection(connection)
@@ -74,8 +74,8 @@ class OntapClient:
         self._wait(answer, budget)
 
     def delete(self, kind: str, *keys: str, budget: Budget = UNLIMITED) -> None:
-        """Delete an object and wait for the job. `keys`: those in the path, the object's own last. Raises as
-        `create`."""
+        """Delete an object of a kind and wait for ONTAP's job. `keys`: those in the path, the object's own last.
+        Raises as `create`."""
         with self._request() as (connection, kinds):
             found = kinds[kind](*keys[:-1], uuid=keys[-1])
             found.set_connection(connection)
@@ -83,8 +83,8 @@ class OntapClient:
         self._wait(answer, budget)
 
     def _wait(self, answer: Row, budget: Budget) -> None:
-        """Wait for the job that an answer names, if any. Raises Blocked if it fails or takes too long, and what
-        `budget` raises."""
+        """Wait for the job that an answer names, if any. Raises OntapRefused if it fails, Blocked if it takes too
+        long, and what `budget` raises."""
         uuid = (answer.get("job") or {}).get("uuid")
         if not uuid:
             return

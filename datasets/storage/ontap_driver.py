@@ -29,8 +29,8 @@ class OntapConfig:
 
 
 def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> DriverSettings:
-    """Return the settings of a storage class on ONTAP (see Driver.read). Raise ValueError, with the reason, if they
-    are invalid."""
+    """Return the settings of the storage class `name` on ONTAP from its parsed configuration `stated` (see
+    Driver.read). Raise ValueError, with the reason, if it is invalid."""
     root, found = mount_root(name, stated), texts(name, {key: stated.get(key, "") for key in _KEYS})
     host, port = https(name, found["endpoint"])
     for key in ("svm", "aggregate"):

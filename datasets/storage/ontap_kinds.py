@@ -21,8 +21,8 @@ class Kinds:
 
 
 def connect(config: OntapConfig, secrets: Mapping[str, str], seconds: tuple[float, float]) -> HostConnection:
-    """Return a connection without retries, because commands are retried as a whole. `seconds`: limits to
-    connect and to answer."""
+    """Return a connection without retries, because commands are retried as a whole. `secrets`: the fields of the
+    class's credentials. `seconds`: limits to connect and to answer."""
     connection = HostConnection(
         config.host, **secrets, port=config.port, verify=config.ca_file or True, protocol_timeouts=seconds
     )

@@ -62,7 +62,7 @@ class Pieces:
             offset, length = offset + count, length - count
 
     def of_pack(self, located: Sequence[Located]) -> list[bytes]:
-        """Return the bytes of these contents, which are all in one pack, in the same order. Raises
+        """Return the bytes of the contents at `located`, which are all in one pack, in the same order. Raises
         ContentMissing and, if the pack is truncated, ContentDamaged."""
         starts, lengths = [one.offset for one in located], [one.size_bytes for one in located]
         with lost(located[0]):
@@ -71,7 +71,8 @@ class Pieces:
 
 @contextmanager
 def lost(located: Located) -> Iterator[None]:
-    """Context manager that raises ContentMissing for a missing object, and ContentDamaged for a truncated one."""
+    """Context manager that raises ContentMissing for a missing object of the content at `located`, and
+    ContentDamaged for a truncated one."""
     try:
         yield
     except KeyMissing as error:
@@ -81,7 +82,7 @@ def lost(located: Located) -> Iterator[None]:
 
 
 def key_of(located: Located) -> str:
-    """Return the key of the object that holds a content, or of the folder of its pieces."""
+    """Return the key of the object that holds the content at `located`, or of the folder of its pieces."""
     return object_key(located.digest) if located.pack == WHOLE else shelf_key("packs", located.pack)
 
 

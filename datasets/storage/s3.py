@@ -230,8 +230,8 @@ class S3Lake(IndexedLake[AgedIndex]):
         return count, size
 
     def _collect_objects(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
-        """Remove unused large contents, and pieces of uploads that were never completed, not needed since `before`.
-        Return the number and bytes of the contents."""
+        """Remove large contents that are not in `live` (digests), and pieces of uploads that were never
+        completed, if last needed before `before` (Unix time). Return the number and bytes of the contents."""
         kept = {one.hex() for one in live}
         dead = [key for key in self._index.old("objects", before) if name_of(key) not in kept]
         count = size = 0

@@ -323,12 +323,13 @@ def _mode(name: str) -> int:
 
 
 def digest_of(name: str) -> bytes:
-    """Return the digest of a content by its store name."""
+    """Return the digest of a content by its store name: the digest in hex, with "x" appended if executable."""
     return bytes.fromhex(name.removesuffix("x"))
 
 
 def _pieces(located: Sequence[Located]) -> Iterator[Sequence[Located]]:
-    """Split contents into units of work: contents of one pack each, or one content with its own file."""
+    """Split contents, sorted by file, into units of work: at most _AT_ONCE contents of one pack, or one content
+    with its own file."""
     for pack, group in groupby(located, key=lambda one: one.pack):
         contents = list(group)
         step = 1 if pack == WHOLE else _AT_ONCE

@@ -38,7 +38,7 @@ Report = Callable[[int, int], None]
 
 
 def silent(files: int, size_bytes: int) -> None:
-    """Report nothing: the default of calls that report files and bytes done."""
+    """Do nothing: the default for `report`, which receives the files and bytes done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class VolumeStorage(Protocol):
     the id of the volume or snapshot is its idempotency key."""
 
     def provision(self, volume: str, budget: Budget = ...) -> None:
-        """Create an empty volume, unless it exists. Raises Blocked if the storage refuses or is not done within its
-        time limit."""
+        """Create an empty volume, unless it exists. Raises Blocked if the storage refuses or is not done within
+        its time limit, and what `budget` raises."""
 
     def clone(self, volume: str, source: str, budget: Budget = ..., report: Report = ...) -> None:
         """Create a volume with another one's content. Raises ContentMissing if there is no `source`, Blocked if the
@@ -74,12 +74,12 @@ class VolumeStorage(Protocol):
         storage refuses."""
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = ...) -> None:
-        """Change the size that the storage gives a volume. Raises ContentMissing if there is no such volume, Blocked
-        if the storage refuses."""
+        """Change the size that the storage gives a volume to `size_bytes`. Raises ContentMissing if there is no
+        such volume, Blocked if the storage refuses, and what `budget` raises."""
 
     def retier(self, volume: str, service_tier: str, budget: Budget = ...) -> None:
         """Change the service tier of a volume, which stays mounted. Raises ContentMissing if there is no such
-        volume, Blocked if the storage refuses."""
+        volume, Blocked if the storage refuses, and what `budget` raises."""
 
     def take(
         self, snapshot: str, volume: str, before: str | None, budget: Budget = ..., report: Report = ...
@@ -111,8 +111,8 @@ class MountedVolumes(VolumeStorage, Protocol):
 
 
 def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> FolderVolumes:
-    """Return a project's volumes in a class. Sizes and service tiers are not enforced, so `size_bytes` and
-    `service_tier` are not used."""
+    """Return the volumes of a project (by id) in the storage class `found`. Sizes and service tiers are not
+    enforced, so `size_bytes` and `service_tier` are not used."""
     return FolderVolumes(found.directory / str(project_id))
 
 
@@ -130,7 +130,8 @@ class FolderVolumes(VolumeFiles):
         return (self._snapshot(snapshot) / "tree").is_dir()
 
     def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
-        """Create an empty volume, unless it exists. Raises Blocked if the directory cannot be created."""
+        """Create an empty volume, unless it exists. Raises Blocked if the directory cannot be created, and what
+        `budget` raises."""
         budget.check()
         try:
             self.path(volume).mkdir(parents=True, exist_ok=True)
