@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measure(commands: dict[str, list[str]], environment: dict[str, str]) -> dict[str, list[float]]:
-    """Return the wall milliseconds of each command; every round runs each command once."""
+    """Return the wall milliseconds of each command by name, REPEATS of each; every round runs each command once."""
     samples: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(REPEATS):
         for name, command in commands.items():

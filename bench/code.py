@@ -44,7 +44,8 @@ def main() -> None:
 
 
 def rows(without: list[float], unchanged: list[float], changed: list[float]) -> list[Row]:
-    """Return rows for the two goals, each relative to the submits without code of the same run."""
+    """Return rows for the two goals, each relative to the submits without code of the same run. All lists are
+    milliseconds."""
     peer = "the same submit without code"
     work = f"`yard submit --code`, {FILES:,} files"
     return [
@@ -56,8 +57,9 @@ def rows(without: list[float], unchanged: list[float], changed: list[float]) -> 
 def samples(
     take: Callable[[str, list[str]], float], repository: Path
 ) -> tuple[list[float], list[float], list[float]]:
-    """Return the milliseconds of jobs without code, with unchanged code, and with one file changed, three lists.
-    `take` submits a job with a name and options, and returns its milliseconds (see `submitter`)."""
+    """Return the milliseconds of jobs without code, with the unchanged code in `repository`, and with one of its
+    files changed: three lists. `take` submits a job with a name and options, and returns its milliseconds (see
+    `submitter`)."""
     code = ["--code", str(repository)]
     taken: tuple[list[float], list[float], list[float]] = ([], [], [])
     for number in range(WARM_UP + REPEATS):
@@ -71,8 +73,9 @@ def samples(
 
 
 def submitter(environment: dict[str, str], stamps: Path) -> Callable[[str, list[str]], float]:
-    """Return a function that gets a job's name and options of `yard submit`, submits a job that writes the time to a
-    file, waits for the file, and returns the milliseconds from the start of `yard`."""
+    """Return a function that gets a job's name and options of `yard submit`. It submits a job that writes the
+    time to a file in `stamps`, waits for the file, and returns the milliseconds from the start of `yard`.
+    `environment`: that of `yard`."""
 
     def take(name: str, options: list[str]) -> float:
         stamp = stamps / name

@@ -38,7 +38,8 @@ def main() -> None:
 
 
 def measure(kube: KubeCluster, directory: Path) -> list[Row]:
-    """Take snapshots of one small volume one after another, in all three ways; return the rows."""
+    """Take snapshots of one small volume on the cluster one after another: by our engine, by `kubectl wait`, and
+    by polling. Return the rows. `directory`: the engine's state."""
     credentials = {"kubeconfig": kube.kubeconfig_text}
     settings = {"installation": "bench", "namespace_prefix": "bench-", "credentials": credentials}
     engine = KubernetesEngine(settings, directory)
@@ -59,7 +60,8 @@ def measure(kube: KubeCluster, directory: Path) -> list[Row]:
 
 
 def late(kube: KubeCluster, take: Callable[[], object]) -> float:
-    """Return the milliseconds from the driver's ready mark of the newest snapshot to the end of `take`."""
+    """Return the milliseconds from the driver's ready mark of the newest snapshot on the cluster to the end of
+    `take`."""
     take()
     noticed = time.time()
     marks = (kube.state_dir / "csi" / "snapshots").glob("*.ready")
@@ -80,7 +82,7 @@ def poll(kube: KubeCluster, namespace: str, volume: str) -> None:
 
 
 def make(kube: KubeCluster, namespace: str, volume: str) -> str:
-    """Create a VolumeSnapshot as a cluster admin would; return its name."""
+    """Create a VolumeSnapshot of a volume in `namespace` as a cluster admin would; return its name."""
     name = snapshot_name(str(uuid.uuid4()))
     body = {
         "apiVersion": "snapshot.storage.k8s.io/v1",

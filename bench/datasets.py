@@ -31,8 +31,9 @@ QUIET_SECONDS = 2.5  # after which a file's time is trusted: ours reads younger 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`files` files of `file_bytes` bytes each. `others`: the peers that store them, with the factor by which ours
-    must be faster. `is_flushed`: all times include a flush to disk."""
+    """`files` files of `file_bytes` bytes each. `others`: the peers that store them, with the factor by which
+    ours must be faster. `is_flushed`: all times include a flush to disk. `is_linked`: they are stored once more
+    with `--link`."""
 
     name: str
     files: int
@@ -206,7 +207,7 @@ def walk_and_stat(root: Path) -> None:
 
 
 def write_and_link(root: Path, count: int, size: int) -> None:
-    """Write a file for each content and link it once: the least that filling a cache must do."""
+    """Write `count` files of `size` bytes and link each once: the least that filling a cache must do."""
     data, shelves = os.urandom(size), [str(root / f"{shelf:02x}") for shelf in range(256)]
     for path in shelves:
         os.makedirs(path)

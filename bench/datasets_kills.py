@@ -40,7 +40,8 @@ class Work:
 
 
 def main() -> None:
-    """Print a table; exit with 1 if anything was lost or stored twice."""
+    """Print a table; exit with 1 if anything was lost or stored twice. With arguments, run one of PROGRAMS on
+    directories instead."""
     if len(sys.argv) > 1:
         return PROGRAMS[sys.argv[1]](*map(Path, sys.argv[2:]))
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
@@ -65,8 +66,8 @@ def main() -> None:
 
 
 def killed(work: Work, home: Path) -> list[str]:
-    """Kill the work at ten moments, each in a directory of its own, then run it to its end. Return the differences
-    from a run that was not killed."""
+    """Kill the work at ten moments, each time in a new directory below `home`, then run it to its end. Return a
+    text for each difference from a run that was not killed."""
     home.mkdir()
     seconds, expected = run(work.start(home / "unkilled")), work.found(home / "unkilled")
     wrong, kills = [], 0
@@ -91,8 +92,8 @@ def killed(work: Work, home: Path) -> list[str]:
 
 
 def is_same(found: object, expected: object) -> bool:
-    """Return whether two values are equal. Large sizes may differ slightly: packs end with an index, and their number
-    depends on the workers."""
+    """Return whether two results are equal. Large sizes may differ by less than a file: packs end with an index,
+    and their number depends on the workers."""
     if isinstance(found, int) and isinstance(expected, int) and expected > LARGE_BYTES:
         return abs(found - expected) < FILE_BYTES
     return found == expected
@@ -119,7 +120,7 @@ def run(words: list[str], kill_after: float | None = None) -> float:
 
 
 def sync(tree: Path, home: Path) -> None:
-    """Store a tree in a lake, with the stat index beside the lake."""
+    """Store the files below `tree` in the lake of `home`, with the stat index beside the lake."""
     print("begun", flush=True)
     home.mkdir(exist_ok=True)
     sink = sink_of_folder(home / "lake")
@@ -131,14 +132,14 @@ def sync(tree: Path, home: Path) -> None:
 
 
 def fill(lake: Path, home: Path) -> None:
-    """Fill a cache with the version in a lake."""
+    """Fill a cache in `home` with the version that `sync` stored in `lake`."""
     print("begun", flush=True)
     manifest = decode((lake / "manifest").read_bytes())
     CacheStore(home).fill("v", FolderLake(lake / "lake"), manifest)
 
 
 def snapshot(volumes: Path, home: Path) -> None:
-    """Take two snapshots of a volume; the second shares the files of the first."""
+    """Take two snapshots of the volume `v` of `volumes` into `home`; the second shares the files of the first."""
     print("begun", flush=True)
     storage = beside(home, "volumes", volumes)
     storage.take("s1", "v", None)
@@ -146,13 +147,14 @@ def snapshot(volumes: Path, home: Path) -> None:
 
 
 def restore(snapshots: Path, home: Path) -> None:
-    """Create a volume from the second snapshot."""
+    """Create a volume in `home` from the second snapshot of `snapshots`."""
     print("begun", flush=True)
     beside(home, "snapshots", snapshots).restore("w", "s2")
 
 
 def beside(home: Path, name: str, whole: Path) -> FolderVolumes:
-    """Return a storage in `home` that uses the directory `name` (`volumes` or `snapshots`) of another storage."""
+    """Return a storage in `home` whose directory `name` (`volumes` or `snapshots`) is a link to `whole`, that of
+    another storage."""
     home.mkdir(exist_ok=True)
     if not (home / name).is_symlink():
         (home / name).symlink_to(whole)
@@ -168,8 +170,8 @@ PROGRAMS: dict[str, Callable[..., None]] = {
 
 
 def lake_at(home: Path) -> dict[str, object]:
-    """Return the contents of a lake. A garbage collection first removes what killed runs left, as in operation after
-    three days."""
+    """Return the version and the numbers of files, bytes, missing and damaged contents of the lake of `home`. A
+    garbage collection first removes what killed runs left, as in operation after three days."""
     manifest = decode((home / "manifest").read_bytes())
     lake = FolderLake(home / "lake")
     lake.put_manifest(manifest.hash, manifest.encode())
@@ -186,7 +188,7 @@ def lake_at(home: Path) -> dict[str, object]:
 
 
 def cache_at(home: Path) -> dict[str, object]:
-    """Return the numbers of files, bytes, missing bytes and leftovers of a cache."""
+    """Return the numbers of files, bytes, missing bytes and leftovers of the cache in `home`."""
     store = CacheStore(home)
     found = walk(os.fsencode(store.tree("v")))
     return {
@@ -198,7 +200,7 @@ def cache_at(home: Path) -> dict[str, object]:
 
 
 def snapshots_at(home: Path) -> dict[str, object]:
-    """Return the files, a hash of the contents, bytes and leftovers of both snapshots."""
+    """Return the files, a hash of the contents, bytes and leftovers of both snapshots in `home`."""
     first, second = (home / "snapshots" / name / "tree" for name in ("s1", "s2"))
     inodes = {
         found.st_ino: found.st_size for found in map(os.stat, (*files_below(first), *files_below(second)))
@@ -213,7 +215,7 @@ def snapshots_at(home: Path) -> dict[str, object]:
 
 
 def volume_at(home: Path) -> dict[str, object]:
-    """Return the files, a hash of the contents, bytes and leftovers of the restored volume."""
+    """Return the files, a hash of the contents, bytes and leftovers of the restored volume in `home`."""
     volume = home / "volumes" / "w"
     size = size_of(volume)
     return {

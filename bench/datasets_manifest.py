@@ -73,8 +73,8 @@ def child(count: int) -> None:
 
 
 def store(root: Path, count: int) -> None:
-    """Store two manifests of `count` files; record the seconds of the first, handled as if from a client: decoded,
-    checked, written, flushed."""
+    """Store two manifests of `count` files in a lake below `root`. Write to the file `timed` the seconds of the
+    first, handled as if from a client: decoded, checked, written, flushed."""
     lake = FolderLake(root / "lake")
     names, seconds = [], 0.0
     for generation in (0, 1):

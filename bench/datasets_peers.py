@@ -29,7 +29,8 @@ def install(home: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A program to compare with: its commands, run in a working directory that has the tree `data`."""
+    """A program to compare with: commands that create its repository (`begin`), store the tree `data` and restore
+    it, run in the directory that has `data`."""
 
     name: str
     begin: Sequence[Sequence[str]]
@@ -44,7 +45,8 @@ class Peer:
 
 
 def peers(home: Path, work: Path) -> dict[str, Peer]:
-    """Return the three programs, with their repositories and caches below `work`."""
+    """Return the three programs that `install` put into `home`, by name, with their repositories and caches below
+    `work`."""
     dvc = str(home / "venv" / "bin" / "dvc")
     restic, borg = str(home / "debian/usr/bin/restic"), str(home / "debian/usr/bin/borg")
     bare = {"HOME": str(work / "home"), "XDG_CACHE_HOME": str(work / "cache")}

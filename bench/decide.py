@@ -49,8 +49,8 @@ def main() -> None:
 
 
 def row(work: str, view: ClusterView, limit_ms: float, repeats: int = 9) -> Row:
-    """Return the row of one view: `repeats` decisions beside parsing the same view in the same run. `limit_ms`: the
-    goal."""
+    """Return the row `work`: `repeats` decisions on a view, beside parsing the same view in the same run.
+    `limit_ms`: the goal."""
     kept = json.dumps(view_to_dict(view))
     return Row(
         work,
@@ -94,7 +94,7 @@ def crowded() -> list[Row]:
 
 
 def found(view: ClusterView) -> str:
-    """Return the plan's counts as text, so that a fast but wrong answer shows."""
+    """Return the counts of the plan for a view as text, so that a fast but wrong answer shows."""
     plan = decide(view)
     return f"{len(plan.starts)} started, {len(plan.preempts)} preempted, {len(plan.holds)} held"
 
@@ -117,7 +117,7 @@ def one_is_owed() -> ClusterView:
 
 
 def many_are_owed() -> ClusterView:
-    """Return the same cluster with twenty such jobs of one to eight GPUs."""
+    """Return the cluster of `one_is_owed`, with twenty queued jobs of one to eight GPUs instead of one."""
     return owed((1000, 2000, 4000, 8000) * 5)
 
 
@@ -169,7 +169,7 @@ def devices() -> tuple[DeviceView, ...]:
 
 
 def running(projects: tuple[ProjectView, ...], dice: random.Random) -> list[JobView]:
-    """Return a one-GPU job on every device, round robin over the projects, with different start times."""
+    """Return a one-GPU job on every device, round robin over the projects, with start times drawn by `dice`."""
     jobs = []
     for rank in range(NODES * DEVICES):
         job = queued(f"r{rank}", projects[rank % len(projects)].name, rank, 1000)

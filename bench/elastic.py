@@ -63,7 +63,8 @@ def main() -> None:
 
 
 class Ours:
-    """A crew of our workers and the measurements on it, in seconds and steps."""
+    """Our workers in one training, and the measurements on it. `joins`, `pauses`, `recoveries`: seconds; `hangs`:
+    recoveries above HANG_SECONDS; `two_worlds`: switches after which not all members had the same generation."""
 
     def __init__(self, folder: Path) -> None:
         self.crew = Crew(folder, lambda: train([*PROGRAM, "--checkpoint-steps", "0"]))
@@ -74,8 +75,8 @@ class Ours:
         self.two_worlds = 0
 
     def grow(self, count: int) -> float:
-        """Start `count` workers and make them members. Return the seconds from their start until all members train
-        in the larger world."""
+        """Start `count` workers and make them members. Return the seconds from their start until all members
+        train in the larger world."""
         began = time.monotonic()
         fresh = self.crew.start(count)
         self.crew.until(lambda: self.crew.is_ready(fresh), 60)
@@ -89,7 +90,7 @@ class Ours:
         self.crew.until(lambda: not any(self.crew.workers[number].is_alive for number in leavers), 60)
 
     def settle(self) -> None:
-        """Wait until all members have completed the switch to the newest generation."""
+        """Wait, at most 60 s, until all members have completed the switch to the newest generation."""
         self.crew.until(self.is_settled, 60)
         generations = {worker.status.generation for worker in self.members() if worker.status}
         self.two_worlds += len(generations) != 1
@@ -119,7 +120,8 @@ class Ours:
 
 
 def resized(ours: Ours) -> None:
-    """Resize 2 -> 4 -> 2 workers ROUNDS times, then RESIZES times at random; record the pauses."""
+    """Resize from 2 to 4 to 2 workers ROUNDS times, then RESIZES times at random; record the pauses and joins in
+    `ours`."""
     ours.grow(2)
     for _ in range(ROUNDS):
         ours.joins.append(ours.grow(2))
@@ -135,7 +137,8 @@ def resized(ours: Ours) -> None:
 
 
 def killed(ours: Ours) -> None:
-    """Kill random members KILLS times, the host of the store most often, and replace each; record the recoveries."""
+    """Kill random members KILLS times, the host of the store most often, and replace each; record the recoveries
+    and hangs in `ours`."""
     draw = random.Random(50)
     while len(ours.crew.members) < 3:
         ours.grow(1)
@@ -223,8 +226,7 @@ class Torchrun:
         raise TimeoutError("torchrun made no step")
 
     def kill(self, agent: subprocess.Popen[bytes], which: int) -> None:
-        """Send SIGKILL to an agent and its workers, or another signal to the agent alone, which then ends its
-        workers."""
+        """Send the signal `which` to an agent, which then ends its workers; SIGKILL is sent to its workers too."""
         children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
         os.kill(agent.pid, which)
         if which == signal.SIGKILL:

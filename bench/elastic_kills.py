@@ -58,7 +58,8 @@ def main() -> None:
 
 
 def killed(running: servers.ControlPlane) -> Killed:
-    """Kill and scale up again, KILLS times or until LONGEST_SECONDS have passed. Return the results."""
+    """Kill processes of a training on the control plane and scale it up again, KILLS times or until
+    LONGEST_SECONDS have passed. Return the results."""
     found, yard, draw = Killed(), Yard(running), random.Random(50)
     job, until = submitted(yard, running.state_dir, MEMBERS), time.monotonic() + LONGEST_SECONDS
     steps = running.state_dir / "steps"
@@ -83,9 +84,9 @@ def killed(running: servers.ControlPlane) -> Killed:
 
 
 def chosen(state: Path, way: str, draw: random.Random) -> list[int]:
-    """Return the pids to kill, of a random pod of the newest generation or, for the way "store host", of its first
-    member. `way`: one of WAYS; "agent" is the pod's supervisor, "both" the supervisor and the worker, any other the
-    worker."""
+    """Return the pids to kill, of a pod of the newest generation that `draw` chooses or, for the way "store
+    host", of its first member. `way`: one of WAYS; "agent" is the pod's supervisor, "both" the supervisor and the
+    worker, any other the worker. `state`: the control plane's state directory."""
     pods = {}
     for file in state.glob("pods/*/start"):
         with suppress(OSError, ValueError):
@@ -98,7 +99,8 @@ def chosen(state: Path, way: str, draw: random.Random) -> list[int]:
 
 
 def grow(yard: Yard, job: str, steps: Path) -> None:
-    """Scale to MEMBERS again over REST: the job's own replacement would wait longer after each loss."""
+    """Scale the job to MEMBERS again over REST, and wait until a step has that many workers: the job's own
+    replacement would wait longer after each loss. `steps`: the file of recorded steps."""
 
     def is_grown() -> bool:
         if last_step(steps)[2] == MEMBERS:
@@ -151,8 +153,8 @@ def torchrun(folder: Path) -> dict[str, str]:
 
 
 def after_kill(peer: Torchrun, way: str) -> str:
-    """Kill processes in one `way` of WAYS: a worker, an agent, both, or the first agent with its worker ("store
-    host"). Return the seconds to the next step and the number of orphans, as text."""
+    """Kill processes of torchrun in one `way` of WAYS: a worker, an agent, both, or the first agent with its
+    worker ("store host"). Return the seconds to the next step and the number of orphans, as text."""
     agent = peer.agents[0 if way == "store host" else -1]
     below = [one.pid for one in servers.descendants(agent.pid)]
     pids = {"worker": below, "agent": [agent.pid]}.get(way, [agent.pid, *below])
@@ -168,7 +170,7 @@ def after_kill(peer: Torchrun, way: str) -> str:
 
 
 def end_all(peer: Torchrun) -> None:
-    """Kill the agents and all processes that they started, including those whose agent is gone."""
+    """Kill the agents of `peer` and all processes that they started, including those whose agent is gone."""
     needle = f"TRAINYARD_CHECKPOINT_DIR={peer.folder}".encode()
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):

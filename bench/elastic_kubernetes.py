@@ -146,7 +146,7 @@ def training(yard: Yard, cluster: str, program: dict[str, Any]) -> Iterator[str]
 
 
 def ended(yard: Yard, job: str, operation: str) -> dict[str, Any]:
-    """Wait for a scale operation and return it. Raises RuntimeError if it did not succeed."""
+    """Wait for a scale operation of a job (both by id) and return it. Raises RuntimeError if it did not succeed."""
     found: list[dict[str, Any]] = []
 
     def is_over() -> bool:
@@ -160,7 +160,7 @@ def ended(yard: Yard, job: str, operation: str) -> dict[str, Any]:
 
 
 def rows(local: Measured, kubernetes: Measured) -> list[Row]:
-    """Return rows for the pauses, relative to the local engine, and for lost and repeated steps."""
+    """Return rows for the pauses on Kubernetes, relative to the local engine, and for lost and repeated steps."""
     work = f"{FEW} -> {MANY} -> {FEW} workers, {ROUNDS} times"
     steps = f"local engine: {local.lost} lost, {local.repeated} repeated"
     return [

@@ -48,8 +48,9 @@ sys.exit(main([]))
 
 @dataclass
 class Refused:
-    """Results of the operations. `usual` and `gaps`: the longest time without a step before and during each, in
-    seconds. `stray`: the number of pods, processes, GPUs and attempts that differ from before."""
+    """Results of the operations, in seconds. `usual`, `gaps`: the longest time without a step before and during
+    each; `took`: until nothing was left; `pauses`: as REST reports them. `ends`: their states and messages.
+    `stray`: the number of pods, processes, GPUs and attempts that differ from before."""
 
     usual: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
@@ -70,7 +71,7 @@ def main() -> None:
 
 
 def measured(running: servers.ControlPlane) -> Refused:
-    """Run each operation while the job trains, and count what is left afterwards."""
+    """Run each operation while a job trains on the control plane, and count what is left afterwards."""
     found, yard, state = Refused(), Yard(running), running.state_dir
     job = submitted(yard, state, MEMBERS, cold=MEMBERS)
     before = look(running, job)
@@ -130,7 +131,7 @@ def scaled_out(running: servers.ControlPlane, count: int) -> None:
 
 
 def look(running: servers.ControlPlane, job: str) -> tuple[int, int, int, int]:
-    """Return the numbers of remaining pods, of pod processes, of held GPUs, and the attempt."""
+    """Return the numbers of a job's remaining pods, of pod processes, of held GPUs, and the attempt."""
     yard = Yard(running)
     pods = [one for one in yard.call("GET", f"/jobs/{job}/pods")["results"] if one["state"] in ALIVE]
     shown = yard.call("GET", f"/jobs/{job}")["status"]
@@ -149,14 +150,15 @@ def processes_of(state: Path) -> list[int]:
 
 
 def longest_gap(file: Path, since: float, until: float) -> float:
-    """Return the longest time between two steps from `since` to `until` (Unix seconds), in seconds."""
+    """Return the longest time between two steps from `since` to `until` (Unix seconds), in seconds. Raises
+    ValueError if fewer than two steps are in `file`."""
     times = [at for line in file.read_text().splitlines() if since <= (at := float(line.split()[0])) <= until]
     return max(later - earlier for earlier, later in pairwise(times))
 
 
 def rows(found: Refused) -> list[Row]:
-    """Return the rows. The longest gap between two steps is shown beside that of an equally long time without an
-    operation."""
+    """Return the rows of the results. The longest gap between two steps is shown beside that of an equally long
+    time without an operation."""
     work = "scale-out that cannot be satisfied"
     return [
         Row(f"{work}: pause of the training", "0 s", "s", found.pauses, limit=0, note="; ".join(found.ends)),

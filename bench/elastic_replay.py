@@ -152,7 +152,8 @@ class ElasticReplay:
         return ClusterView("trace", now, self.nodes, projects, jobs=jobs)
 
     def _apply(self, view: ClusterView, plan: Plan, now: float) -> bool:
-        """Carry out a plan. Return whether anything changed, so that another cycle is needed."""
+        """Carry out the plan that was decided on `view`. Return whether anything changed, so that another cycle
+        is needed."""
         promised = {
             hold.job: placements_from_lists(hold.details["promised"])
             for hold in plan.holds
@@ -174,7 +175,8 @@ class ElasticReplay:
         return self._balance(view, plan, now)
 
     def _shrink(self, preempt: Preempt, places: Sequence[PodPlacement], now: float) -> None:
-        """Remove the victim's workers on the promised devices; the victim stops if none is left."""
+        """Remove those of the preempted job's workers that are on devices of `places`, which are promised to
+        another job; it stops if none is left."""
         run = self._runs[preempt.job]
         wanted = {(place.node, index) for place in places for index, _ in place.devices}
         stay = tuple(
@@ -186,7 +188,8 @@ class ElasticReplay:
             self._resize(run, stay, now)
 
     def _grow(self, view: ClusterView, plan: Plan, now: float) -> bool:
-        """Grow the first job that can grow, as loop/growth does. Return whether one did."""
+        """Grow the first job that can use capacity which the plan leaves free, as loop/growth does. Return
+        whether one did."""
         claims = [run.claim(now) for run in self._runs.values() if run.view.placements]
         for claim, to in in_turn(claims, self._free(view, plan)):
             run = self._runs[claim.job]

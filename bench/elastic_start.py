@@ -70,7 +70,7 @@ def main() -> None:
 
 @contextmanager
 def control_plane(state_dir: Path) -> Iterator[servers.ControlPlane]:
-    """Yield a running control plane with a project; stop its jobs at the end."""
+    """Context manager with a running control plane that has a project; stops its jobs at the end."""
     with servers.control_plane(state_dir) as running:
         Yard(running).call("POST", "/projects", {"name": PROJECT, "gpu_quota": 16})
         try:
@@ -80,7 +80,8 @@ def control_plane(state_dir: Path) -> Iterator[servers.ControlPlane]:
 
 
 def measured(running: servers.ControlPlane, directory: Path) -> Starts:
-    """Start each kind once in every round. A first job is not counted, since no process has imported torch yet."""
+    """Start each kind once in every round, on the control plane or below `directory`. A first job is not counted,
+    since no process has imported torch yet."""
     found = Starts()
     for number in range(ROUNDS + 1):
         by_rest = submitted(running, f"rest-{number}", submit_by_rest)
@@ -111,7 +112,7 @@ def submit_by_rest(running: servers.ControlPlane, name: str) -> None:
 
 
 def submit_by_command(running: servers.ControlPlane, name: str) -> None:
-    """Submit by `yard submit-elastic`, so that the start of `yard` is included."""
+    """Submit the job `name` by `yard submit-elastic`, so that the start of `yard` is included."""
     words = [str(YARD), "submit-elastic", name, "-i", "elastic", "-g", "1", "--cpu", "0.1", "--memory", "1Gi"]
     words += ["--workers", str(WORKERS), "--min-workers", "1", "--max-workers", "4"]
     words += [word for item in ENVIRONMENT.items() for word in ("-e", "=".join(item))]
@@ -119,7 +120,7 @@ def submit_by_command(running: servers.ControlPlane, name: str) -> None:
 
 
 def settings(running: servers.ControlPlane) -> dict[str, str]:
-    """Return the environment for `yard` with this control plane."""
+    """Return the environment with which `yard` uses this control plane."""
     server = {"TRAINYARD_URL": running.url, "TRAINYARD_TOKEN": running.token, "TRAINYARD_PROJECT": PROJECT}
     return {**os.environ, **server, "TRAINYARD_CONFIG": str(running.state_dir / "yard.json")}
 

@@ -139,8 +139,7 @@ def alone_ends(jobs: Sequence[ElasticJob]) -> dict[str, float]:
 
 
 def other_rows(others: dict[str, Measured], rigid: Measured) -> list[Row]:
-    """Return rows for the same jobs under other conditions: each job in its own project, no declared speeds, and the
-    bound."""
+    """Return rows for the same jobs under other conditions (`others`, by text), each beside the rigid jobs."""
     peer = "rigid, first come with backfill"
     found = []
     for what, reached in others.items():

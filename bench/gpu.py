@@ -121,8 +121,8 @@ def draw_classes(folder: Path) -> None:
 
 @contextmanager
 def control_plane(state_dir: Path) -> Iterator[servers.ControlPlane]:
-    """Yield a control plane with this machine's GPUs, a project `owner` with a quota of one GPU and a project
-    `borrower` with none."""
+    """Context manager with a control plane that has this machine's GPUs, a project `owner` with a quota of one
+    GPU and a project `borrower` with none."""
     with servers.control_plane(state_dir, {"TRAINYARD_CLUSTERS": "local:nvml"}) as running:
         Yard(running).call("POST", "/projects", {"name": OWNER, "gpu_quota": 1})
         Yard(running).call("POST", "/projects", {"name": BORROWER, "gpu_quota": 0})
@@ -180,7 +180,7 @@ def endless(training: Training) -> Training:
 
 
 def first_kernel(running: servers.ControlPlane, name: str) -> Job:
-    """Submit a job of the owner's that runs one kernel on the GPU."""
+    """Submit a job `name` of the owner's that runs one kernel on the GPU."""
     return Job(running, OWNER, {"name": name, "image": "python", "args": ["-c", FIRST_KERNEL], "cpus": 1})
 
 
@@ -195,7 +195,8 @@ def progress(text: str) -> list[dict[str, Any]]:
 
 
 def starts(running: servers.ControlPlane, trainings: list[Training], folder: Path) -> list[Row]:
-    """Measure the time from the request, or from the process start, to the end of the first kernel."""
+    """Measure ROUNDS times the time from a job's request, and from the start of a process without the control
+    plane, to the end of the first kernel. `trainings` and `folder` are not used."""
     samples, floors = [], []
     for number in range(ROUNDS):
         job = first_kernel(running, f"kernel-{number}")
@@ -221,8 +222,8 @@ def speeds(running: servers.ControlPlane, trainings: list[Training], folder: Pat
 
 
 def speed_row(running: servers.ControlPlane, training: Training, folder: Path) -> Row:
-    """Measure samples per second, without the first two progress lines, beside those of the program alone. Raises
-    RuntimeError if the job fails."""
+    """Measure the samples per second of a training as a job, without the first two progress lines, beside those
+    of the program alone. Raises RuntimeError if the job fails."""
     job = submitted(running, OWNER, training.image, training)
     job.wait_for_end()
     if job.state() != "succeeded":
@@ -236,7 +237,7 @@ def speed_row(running: servers.ControlPlane, training: Training, folder: Path) -
 
 
 def by_itself(training: Training, folder: Path) -> str:
-    """Run the program without a control plane. Return its output."""
+    """Run a training's program without a control plane, with its checkpoints in `folder`. Return its output."""
     settings = {**training.settings, "TRAINYARD_CHECKPOINT_DIR": str(folder / f"alone-{training.image}")}
     return subprocess.run(
         [sys.executable, "-m", training.module],
@@ -249,8 +250,8 @@ def rates(text: str) -> list[float]:
 
 
 def reclaimed(running: servers.ControlPlane, training: Training, number: int) -> Reclaim:
-    """Measure one reclaim: a borrower trains, the owner takes the GPU and ends, and the borrower resumes. `number`:
-    makes the jobs' names unique."""
+    """Measure one reclaim: a borrower trains, the owner takes the GPU and ends, and the borrower resumes.
+    `number`: makes the jobs' names unique."""
     borrower = submitted(running, BORROWER, f"borrower-{number}", endless(training))
     borrower.wait_for(lambda text: len(progress(text)) > 3, "the borrower's steps")
     owner = first_kernel(running, f"reclaim-{number}")

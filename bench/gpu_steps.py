@@ -76,7 +76,7 @@ def resnet_row() -> Row:
 
 def row(work: str, ours: nn.Module, peer: nn.Module, loss: Callable[[nn.Module], Tensor], name: str) -> Row:
     """Return the row `work` with the milliseconds of a step of both networks, measured in turn. `loss`: runs a
-    network and returns its loss; `name`: the peer's."""
+    network and returns its loss; `name`: what the peer is called."""
     pairs = [(step_ms(ours, loss), step_ms(peer, loss)) for _ in range(ROUNDS + 1)][1:]
     samples, peer_samples = zip(*pairs, strict=True)
     return Row(work, "<= 1x the peer", "ms", samples, peer=name, peer_samples=peer_samples, ratio_limit=1.0)

@@ -23,7 +23,9 @@ COMPUTED = ("value", "ratio", "is_met")  # kept for other readers; a Row works t
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the bench table. `samples` are in `unit`; `value` is compared with the goal."""
+    """One line of the bench table. `value`, a quantile of `samples` (in `unit`), is compared with `limit`, the
+    most, or the least if `at_least`. `ratio_limit`: the most that it may be as a multiple of the peer's. `goal`:
+    the same for people. None: no such goal."""
 
     work: str
     goal: str  # as a person reads it: "<= 250 ms"
@@ -87,8 +89,8 @@ def time_ms(work: Callable[[], object], repeats: int, warm_up: int = 1) -> list[
 
 
 def report(script: str, rows: Sequence[Row]) -> None:
-    """Print the table and write it to bench/results with the machine and its load, for `make bench` and the
-    README."""
+    """Print the table of `python -m bench.SCRIPT` and write it to bench/results with the machine and its load,
+    for `make bench` and the README."""
     RESULTS.mkdir(exist_ok=True)
     kept = [{**asdict(row), "value": row.value, "ratio": row.ratio, "is_met": row.is_met} for row in rows]
     document = {"script": script, "command": f"python -m bench.{script}", "machine": machine(), "rows": kept}

@@ -68,7 +68,8 @@ def rows(
     floor_memory: list[float],
     watched: dict[str, Used],
 ) -> list[Row]:
-    """Return the table: CPU at rest, PSS (MiB by process), CPU with a reader."""
+    """Return the table: CPU at rest, memory (PSS, MiB by process), CPU with a reader (`watched`). `ours`,
+    `peers`: one reading per window, of the instance and of the floor; `floor_memory`: MiB."""
     parts = ", ".join(f"{name} {mib:.0f}" for name, mib in memory.items())
     floor_cpu, total = [cpu(used) for used in peers], [sum(memory.values())]
     return [
@@ -89,7 +90,7 @@ def rows(
 
 @contextmanager
 def floor(directory: str) -> Iterator[Processes]:
-    """Run the floor's two processes."""
+    """Context manager with the floor's two processes by name; ends them."""
     commands = {
         "valkey": [redis_server(), "--port", str(servers.free_port()), "--save", "", "--dir", directory],
         "python": [sys.executable, "-c", "import time\nwhile True: time.sleep(1)"],
@@ -107,7 +108,7 @@ def floor(directory: str) -> Iterator[Processes]:
 
 @contextmanager
 def reader(running: servers.ControlPlane) -> Iterator[None]:
-    """Follow the overview, as an open page does."""
+    """Context manager in which a client follows the overview, as an open page does."""
     request = urllib.request.Request(
         f"{running.url}/api/v1/watch?topics=overview", headers={"Authorization": f"Bearer {running.token}"}
     )
@@ -116,7 +117,7 @@ def reader(running: servers.ControlPlane) -> Iterator[None]:
 
 
 def everything(running: servers.ControlPlane) -> Processes:
-    """Return the supervisor and all processes below it."""
+    """Return the instance's supervisor and all processes below it, by name."""
     names = {process.pid: name for name, process in running.children().items()}
     below = {
         names.get(process.pid, str(process.pid)): process
@@ -126,7 +127,7 @@ def everything(running: servers.ControlPlane) -> Processes:
 
 
 def window(processes: Processes, seconds: float) -> dict[str, Used]:
-    """Return what each process uses within `seconds`."""
+    """Wait for `seconds`. Return what each process used meanwhile."""
     began, before = time.monotonic(), {name: reading(process) for name, process in processes.items()}
     time.sleep(seconds)
     took = time.monotonic() - began
@@ -149,12 +150,12 @@ def reading(process: psutil.Process) -> tuple[float, dict[str, int]]:
 
 
 def switches(before: Mapping[str, int], now: Mapping[str, int]) -> int:
-    """Return the context switches of the threads that are in both readings."""
+    """Return the voluntary context switches between two readings, of the threads that are in both."""
     return sum(now[name] - count for name, count in before.items() if name in now)
 
 
 def cpu(used: Mapping[str, Used]) -> float:
-    """Return the percent of one core of all processes together."""
+    """Return the CPU of all processes together, in percent of one core."""
     return sum(one.cpu for one in used.values())
 
 

@@ -43,7 +43,8 @@ def row(work: str, goal: str, limit: float, ours: list[float], alone: list[float
 
 
 def install(workshop: Path, caches: Mapping[str, str], into: str = "") -> float:
-    """Return the seconds of `make install` in a new clone, or in the clone `into`, which is created on first use."""
+    """Return the seconds of `make install` in a new clone below `workshop`, or in the clone `into`, which is
+    created on first use. `caches`: environment variables (see `empty_caches`)."""
     copy = workshop / (into or "clone")
     if not into and copy.exists():
         copy.rename(
@@ -55,8 +56,8 @@ def install(workshop: Path, caches: Mapping[str, str], into: str = "") -> float:
 
 
 def uv_alone(workshop: Path, caches: Mapping[str, str]) -> float:
-    """Return the seconds that uv takes to install the same lock file into an empty environment, which is the
-    floor."""
+    """Return the seconds that uv takes to install the same lock file into an empty environment below `workshop`:
+    the least that `make install` can take. `caches`: see `empty_caches`."""
     uv = shutil.which("uv") or str(CHECKOUT / ".venv" / "uv" / "bin" / "uv")
     target = workshop / f"alone-{time.monotonic_ns()}"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(target)], check=True)
@@ -68,7 +69,7 @@ def uv_alone(workshop: Path, caches: Mapping[str, str]) -> float:
 
 
 def empty_caches(workshop: Path) -> dict[str, str]:
-    """Return environment variables that give uv, pip and npm new, empty cache directories."""
+    """Return environment variables that give uv, pip and npm new, empty cache directories below `workshop`."""
     fresh = workshop / f"cache-{time.monotonic_ns()}"
     return {name: str(fresh / name) for name in ("UV_CACHE_DIR", "PIP_CACHE_DIR", "npm_config_cache")}
 

@@ -130,8 +130,8 @@ def reclaim_row(count: int, samples: list[float]) -> Row:
 
 @contextmanager
 def our_plant(kube: KubeCluster, state_dir: Path) -> Iterator[Callable[..., Any]]:
-    """Start a control plane on PostgreSQL with the cluster attached and two projects, a borrower and an owner. Yields
-    a function that calls its REST API."""
+    """Context manager: start a control plane on PostgreSQL with the cluster attached and two projects, a borrower
+    and an owner. Yields a function that calls its REST API."""
     with servers.postgres() as url, servers.control_plane(state_dir, {"DATABASE_URL": url}) as running:
         call = _caller(running, state_dir / "control" / "web.log")
         settings = {"default_image": "none"}
@@ -179,7 +179,7 @@ def place_with_us(api: Api, call: Callable[..., Any], count: int, batch: int) ->
 
 
 def one_of_ours(api: Api) -> dict[str, Any]:
-    """Return one pod that our engine created."""
+    """Return one pod, as the API's JSON, that our engine created."""
     found: dict[str, Any] = api("GET", f"/api/v1/pods?labelSelector={OURS}&limit=1")["items"][0]
     return found
 

@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def list_rows() -> list[Row]:
-    """Return the row with the time of one decoded list of pods."""
+    """Return the row with the milliseconds of one decoded list of PODS pods."""
     with http_server(pod_list()) as url:
         client, official = Client(Access(url, None)), CoreV1Api(ApiClient(Access(url, None).configuration()))
         ours = time_ms(lambda: client.get("/api/v1/pods"), LISTS)

@@ -100,7 +100,8 @@ def one_gpu_pod(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def bound_pods(api: Api, selector: str = "") -> int:
-    """Return the number of pods that have a node. Requests only their metadata, which costs the server little."""
+    """Return the number of pods with the labels of `selector` that have a node. Requests only their metadata,
+    which costs the server little."""
     query = f"?fieldSelector=spec.nodeName!=&labelSelector={selector}&resourceVersion=0"
     return len(api("GET", f"/api/v1/pods{query}", accept=NAMES_ONLY)["items"] or ())
 
@@ -129,8 +130,8 @@ def place_with_kube_scheduler(
 
 
 def place_with_kai(api: Api, count: int) -> float:
-    """Create `count` pods with a PodGroup each, as KAI needs, and wait until all are bound. Return pods per
-    second."""
+    """Create `count` pods with a PodGroup each, as KAI Scheduler needs, and wait until all are bound. Return pods
+    per second."""
 
     def make(name: str) -> None:
         group = {
@@ -162,8 +163,8 @@ def _remove_pods(api: Api) -> None:
 
 @contextmanager
 def kai(kube: KubeCluster, api: Api, definitions: Path) -> Iterator[str]:
-    """Run KAI Scheduler beside the cluster, with an unlimited queue. Yields "", or why it cannot be run.
-    `definitions`: the directory of its CRDs."""
+    """Context manager: run KAI Scheduler beside the cluster, with an unlimited queue. Yields "", or why it cannot
+    be run. `definitions`: the directory of its CRDs."""
     home = os.environ.get("TRAINYARD_KAI_BIN", "")
     absence = "TRAINYARD_KAI_BIN is not set" if not home else ""
     absence = absence or ("" if definitions.is_dir() else f"its CRDs are not in {definitions}")
@@ -219,8 +220,8 @@ def _placed(api: Api, count: int, make: Callable[[str], object]) -> float:
 
 
 def wait_bound(api: Api, count: int, selector: str = "", timeout_seconds: float = 600) -> None:
-    """Wait until `count` pods are bound. Polls rarely at first and every 0.3 s near the end, since each poll makes
-    the server list all pods. Raises RuntimeError after `timeout_seconds`."""
+    """Wait until `count` pods with the labels of `selector` are bound. Polls rarely at first and every 0.3 s near
+    the end, since each poll makes the server list all pods. Raises RuntimeError after `timeout_seconds`."""
     began = time.monotonic()
     while (found := bound_pods(api, selector)) < count:
         spent = time.monotonic() - began

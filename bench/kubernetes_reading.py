@@ -60,7 +60,8 @@ def job_calls() -> list[Row]:
 
 
 def _lives(engine: KubernetesEngine, state: str) -> list[float]:
-    """Return the number of calls of each of LIVES jobs, run one after another."""
+    """Return the number of API calls of each of LIVES jobs, run one after another. `state`: the directory of
+    their logs."""
     try:
         wait_until(lambda: len(engine.nodes()) == 2, timeout=30, what="the nodes")
         engine.sync_projects([ProjectReport("bench", 40_000, None, 40_000)])
@@ -76,7 +77,7 @@ def _lives(engine: KubernetesEngine, state: str) -> list[float]:
 
 
 def live(engine: KubernetesEngine, state: str) -> None:
-    """Run one job from start to removal."""
+    """Run one job from start to removal. `state`: the directory of its log."""
     job_id = str(uuid.uuid4())
     name, log = pod_name(job_id, 1, 0), f"{state}/logs/{job_id}/1-0.log"
     spec = PodSpec(
@@ -159,7 +160,7 @@ def _watch_costs(kube: KubeCluster, api: Api, names: list[str]) -> list[Row]:
 
 
 def _change(api: Api, names: list[str], seconds: float) -> int:
-    """Patch pods in turn at EVENTS_PER_SECOND. Return the number of patches."""
+    """Patch the pods `names` in turn at EVENTS_PER_SECOND, for `seconds`. Return the number of patches."""
     began, sent = time.monotonic(), 0
     with ThreadPoolExecutor(8) as threads:
         while (elapsed := time.monotonic() - began) < seconds:
@@ -174,7 +175,8 @@ def _change(api: Api, names: list[str], seconds: float) -> int:
 
 
 def reflect(kubeconfig: str, seconds: float) -> None:
-    """Follow all pods as the engine does; print CPU, memory and the number of events as JSON."""
+    """Follow all pods of a cluster as the engine does for `seconds`; print CPU, memory and the number of events
+    as JSON. `kubeconfig`: a path. Exits with a message if the first list does not arrive."""
     credentials = {"kubeconfig": Path(kubeconfig).read_text(), "context": "trainyard"}
     heard = 0
 

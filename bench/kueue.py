@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def play(scenario: Scenario) -> Run:
-    """Submit, decide and finish until no workload is left. Return the results."""
+    """Run a scenario: submit, decide and finish until no workload is left. Return the results."""
     return _Play(scenario).run()
 
 
@@ -203,7 +203,7 @@ class _Play:
 
 
 def submissions(scenario: Scenario) -> Sequence[Submission]:
-    """Return the workloads of all queues in order of submission."""
+    """Return the workloads of all queues of a scenario, in order of submission."""
     cohorts = _cohorts(scenario)
     found = [
         (number * kind.every, queue, place, kind)
@@ -222,7 +222,7 @@ def submissions(scenario: Scenario) -> Sequence[Submission]:
 
 
 def empty(scenario: Scenario) -> ClusterView:
-    """Return the cluster without workloads: one node for the quotas of each cohort."""
+    """Return the cluster of a scenario without workloads: one node for the quotas of each cohort."""
     cohorts = _cohorts(scenario)
     quota = QUOTA * scenario.queues // cohorts
     devices = tuple(DeviceView(index, 1024) for index in range(quota))

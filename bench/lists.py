@@ -38,7 +38,8 @@ def main() -> None:
 
 
 def rows(ours: list[float], peer: list[float], deep: list[float]) -> list[Row]:
-    """Return rows for the two goals, each relative to a measurement of the same run."""
+    """Return rows for the two goals: our list (`ours`) relative to the peer's, and page DEEP relative to ours.
+    All lists are CPU milliseconds of the same run."""
     return [
         Row(
             f"list of {PAGE} out of {JOBS:,} jobs, CPU of the request",
@@ -153,7 +154,8 @@ def token() -> str:
 
 
 def reader(path: str, secret: str, urlconf: str) -> Callable[[], bytes]:
-    """Return a function that sends one request through the whole WSGI application and returns the body."""
+    """Return a function that sends one GET request through the whole WSGI application and returns the body.
+    `secret`: an API token; `urlconf`: the module of URLs. The function asserts that the status is 200."""
     from django.conf import settings
     from django.core.wsgi import get_wsgi_application
     from django.test import RequestFactory
@@ -175,7 +177,7 @@ def reader(path: str, secret: str, urlconf: str) -> Callable[[], bytes]:
 
 
 def deep_path(secret: str) -> str:
-    """Return the URL of page DEEP, with a cursor as the server makes it."""
+    """Return the URL of page DEEP, with a cursor as the server makes it. `secret` is not used."""
     from controlplane.api.paging import make_cursor
 
     cursor = make_cursor(["-created_at", False, [JOBS + 1 - (DEEP - 1) * PAGE]], "/api/v1/jobs")
@@ -195,7 +197,7 @@ def in_turn(*works: Callable[[], object]) -> tuple[list[float], ...]:
 
 
 def profile(work: Callable[[], object]) -> None:
-    """Print a profile of 30 calls."""
+    """Print a profile of 30 calls of `work`, sorted by the last command-line argument if that is not `--profile`."""
     import cProfile
     import pstats
 

@@ -159,7 +159,7 @@ urlpatterns = [path("peer", PlainJobs.as_view())]
 
 
 def assert_same(ours: bytes, theirs: bytes) -> None:
-    """Assert that both answers contain the same jobs with the same field names at every level."""
+    """Assert that both JSON answers contain the same jobs with the same field names at every level."""
     mine, peers = json.loads(ours)["results"], json.loads(theirs)["results"]
     assert [job["id"] for job in mine] == [job["id"] for job in peers]
     for one, other in zip(mine, peers, strict=True):

@@ -51,7 +51,7 @@ def cpu_ms(work: Callable[[], object]) -> float:
 
 
 def over_places(view: ClusterView) -> ClusterView:
-    """Return the same nodes with a quarter of them at each location."""
+    """Return the view with a quarter of its nodes at each of four locations."""
     nodes = [replace(node, location=PLACES[at % 4]) for at, node in enumerate(view.nodes)]
     return replace(view, nodes=tuple(nodes))
 

@@ -168,7 +168,8 @@ def spec_of() -> dict[str, Any]:
 
 
 def crowd_rows(crowd: Crowd, scale: float) -> list[Row]:
-    """Return the rows of the first cycle and of steady cycles. `scale`: factor for the goals on this machine."""
+    """Return the rows of a crowd's first cycle and of steady cycles. `scale`: factor for the goals on this
+    machine."""
     first = time_ms(crowd.first, 1, warm_up=0)
     crowd.fill()
     floor = time_ms(floor_of(crowd), FLOOR_REPEATS)
@@ -188,8 +189,8 @@ def crowd_rows(crowd: Crowd, scale: float) -> list[Row]:
 
 
 def after(crowd: Crowd) -> list[float]:
-    """Return the milliseconds of one cycle after a job ended, in which another starts. Its commands run afterwards
-    and are not included."""
+    """Return the milliseconds of one cycle after a job of the crowd ended, in which another starts. Its commands
+    run afterwards and are not included."""
     from controlplane.loop.execute import execute_due
 
     crowd.end_one()
@@ -257,7 +258,7 @@ def forget_all() -> None:
 
 
 def profile(crowd: Crowd, what: str) -> None:
-    """Print a profile of one cycle: `first`, `steady` or `ended`."""
+    """Print a profile of one cycle of the crowd. `what`: `first`, `steady`, or `ended` (after one job ended)."""
     if what != "first":
         crowd.fill()
         crowd.steady()

@@ -66,7 +66,8 @@ def main() -> None:
 
 
 def measure(kube: KubeCluster, directory: Path) -> list[Row]:
-    """Send texts to one pod in each of the three ways; return the rows."""
+    """Send texts to one pod of the cluster in each of the three ways; return the rows. `directory`: the engine's
+    state."""
     settings = {
         "installation": "bench",
         "namespace_prefix": "bench-",

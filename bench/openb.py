@@ -20,8 +20,9 @@ SEEDS = range(42, 52)
 
 
 def allocation(folder: Path, seed: int, *, is_packed: bool = False) -> tuple[float, float]:
-    """Return (allocated, fragmented) percent of the cluster's GPUs after pods requesting 100 % of them have arrived.
-    Places are chosen by the fragmentation gradient or, if `is_packed`, by the tightest fit."""
+    """Return (allocated, fragmented) percent of the cluster's GPUs after pods requesting 100 % of them have
+    arrived, in an order drawn with `seed`. Places are chosen by the fragmentation gradient or, if `is_packed`, by
+    the tightest fit."""
     nodes, pods = read_nodes(folder / "nodes_gpu.csv"), read_pods(folder / "pods_default.csv")
     capacity = sum(len(node.devices) for node in nodes) * 1000
     room = open_capacity(ClusterView("openb", 0, nodes)).now
@@ -40,8 +41,8 @@ def allocation(folder: Path, seed: int, *, is_packed: bool = False) -> tuple[flo
 
 
 def arrivals(pods: Sequence[Request], capacity: int, dice: random.Random) -> list[Request]:
-    """Return the pods and random repetitions of them, shuffled, that together request TUNE times `capacity`
-    (milli-GPUs)."""
+    """Return the pods and repetitions of them drawn by `dice`, shuffled, that together request TUNE times
+    `capacity` (milli-GPUs)."""
     found, asked = list(pods), sum(pod.milli_gpus for pod in pods)
     while asked < TUNE * capacity:
         found.append(dice.choice(pods))
@@ -51,13 +52,13 @@ def arrivals(pods: Sequence[Request], capacity: int, dice: random.Random) -> lis
 
 
 def fragmented(room: FreeCapacity, pods: Sequence[Request]) -> float:
-    """Return the free milli-GPUs that are useless to a pod of the task mix, on average."""
+    """Return how many free milli-GPUs of `room` are useless to a pod of `pods`, on average over the pods."""
     gradient = Gradient(popular(Counter(pods)))
     return sum(map(gradient.useless_on, room.nodes))
 
 
 def read_nodes(path: Path) -> tuple[NodeView, ...]:
-    """Return the GPU nodes of a CSV file."""
+    """Return the nodes with GPUs of a CSV file of openb."""
     with path.open() as lines:
         return tuple(
             NodeView(
@@ -69,7 +70,7 @@ def read_nodes(path: Path) -> tuple[NodeView, ...]:
 
 
 def read_pods(path: Path) -> list[Request]:
-    """Return the resource request of each pod of a CSV file."""
+    """Return the resource request of each pod of a CSV file of openb."""
     with path.open() as lines:
         return [
             Request(

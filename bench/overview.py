@@ -105,7 +105,7 @@ def site(size: tuple[int, int, int] | None) -> Iterator[Site]:
 
 
 def sign_in(browser: Browser, one: Site) -> None:
-    """Sign in as the admin and keep the cookies."""
+    """Sign in to the site as the admin and keep the cookies in it."""
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{one.running.url}/login")
@@ -118,8 +118,8 @@ def sign_in(browser: Browser, one: Site) -> None:
 
 
 def visit(browser: Browser, one: Site) -> dict[str, float]:
-    """Open the overview with an empty cache. Return the seconds to the largest paint, and the page's pixels and
-    kilobytes."""
+    """Open the site's overview with an empty cache. Return `seconds` to the largest paint, and the page's height
+    in `pixels` and its HTML in `kilobytes`."""
     context = browser.new_context(viewport=VIEW, storage_state=one.cookies)
     page = context.new_page()
     page.add_init_script(OBSERVE_PAINT)
@@ -147,7 +147,8 @@ def alone(work: str, state_dir: Path, *arguments: str) -> str:
 
 
 def seed(nodes: str, jobs: str, running: str) -> None:
-    """Write a crowd, in a cluster whose state makes the loop ignore it."""
+    """Write a crowd with these numbers of nodes, jobs and running jobs, in a cluster whose state makes the loop
+    ignore it."""
     from django.db import transaction
 
     from controlplane.models import Cluster

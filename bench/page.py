@@ -74,8 +74,8 @@ def expect(answer: tuple[int, object]) -> None:
 
 
 def visit(browser: Browser, url: str) -> tuple[float, float]:
-    """Sign in, disable the cache and open the overview. Return kilobytes without charts, and seconds to the largest
-    paint."""
+    """Sign in, disable the cache and open the overview at `url`. Return kilobytes without charts, and seconds to
+    the largest paint."""
     context = browser.new_context(viewport={"width": 1600, "height": 1000})
     page = context.new_page()
     page.goto(f"{url}/login")

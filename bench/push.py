@@ -96,7 +96,7 @@ def rows(clients: int, ours: list[Measured], peers: list[Measured]) -> list[Row]
 
 
 def thinned(values: list[float], most: int = 1000) -> list[float]:
-    """Return at most `most` evenly spaced quantiles of the samples, to keep the results small."""
+    """Return at most `most` evenly spaced quantiles of `values`, to keep the results small."""
     ordered = sorted(values)
     if len(ordered) <= most:
         return ordered
@@ -106,8 +106,9 @@ def thinned(values: list[float], most: int = 1000) -> list[float]:
 def measure(
     port: int, process: psutil.Process, clients: int, path: str, mark: str, token: str, subscription: str
 ) -> Measured:
-    """Connect the clients to `path`, then measure the latencies and the CPU of the server's `process` over SECONDS.
-    `mark`: the text before the time in a message; `subscription`: sent by each client after the handshake."""
+    """Connect `clients` clients to `path` on `port`, then measure the latencies and the CPU of the server's
+    `process` over SECONDS. `mark`: the text before the time in a message; `token`: "" for none; `subscription`:
+    sent by each client after the handshake. Raises RuntimeError if the clients cannot connect."""
     command = [sys.executable, "-m", "bench.push_client", str(port), path, str(clients), str(SECONDS), mark]
     reader = subprocess.Popen(
         [*command, token, subscription], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -191,7 +192,8 @@ def prepare(directory: Path) -> str:
 
 @contextmanager
 def changes() -> Iterator[None]:
-    """Context manager in which one change per second is committed in the background, as telemetry does."""
+    """Context manager in which one change of the cluster per second is committed in the background, as telemetry
+    does."""
     stop = threading.Event()
     thread = threading.Thread(target=change_until, args=(stop,), daemon=True)
     thread.start()

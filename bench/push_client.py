@@ -111,7 +111,8 @@ def split_frame(data: bytes) -> tuple[int, bytes, bytes] | None:
 async def read(
     port: int, path: str, clients: int, seconds: float, mark: str, token: str, subscription: str
 ) -> None:
-    """Connect all clients, print `ready`, wait for a line of input, count for `seconds`, and print the results."""
+    """Connect all clients, print `ready`, wait for a line of input, count for `seconds`, and print the results.
+    `mark`, `token`, `subscription`: see the module."""
     loop, seen = asyncio.get_running_loop(), Seen(mark.encode())
     credential = f"Authorization: Bearer {token}\r\n" if token else ""
     gate = asyncio.Semaphore(CONNECT_AT_ONCE)

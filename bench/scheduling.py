@@ -116,22 +116,24 @@ def measure(work: Work, scale: float) -> Row:
 
 
 def cold(view: ClusterView) -> Callable[[], Plan]:
-    """Return a function that decides without cached state."""
+    """Return a function that decides on the view without cached state."""
     return lambda: decide(view)
 
 
 def unchanged(view: ClusterView) -> Callable[[], Plan]:
-    """Return a function that decides a second after a first decision, on equal jobs in another tuple."""
+    """Return a function that decides on the view a second after a first decision, with equal jobs in another
+    tuple."""
     return after_first(view, lambda jobs: (*jobs[:1], *jobs[1:]))
 
 
 def one_ended(view: ClusterView) -> Callable[[], Plan]:
-    """Return a function that decides after a running job ended."""
+    """Return a function that decides on the view after a first decision and the end of a running job."""
     return after_first(view, lambda jobs: jobs[1:])
 
 
 def one_percent_changed(view: ClusterView) -> Callable[[], Plan]:
-    """Return a function that decides after a hundredth of all jobs changed: half of them ended, half were submitted."""
+    """Return a function that decides on the view after a first decision and a change of a hundredth of its jobs:
+    half of them ended, half were submitted."""
     count = len(view.jobs) // 100
     names = [project.name for project in view.projects]
     added = [queued(f"z{rank}", names[rank % PROJECTS], 9_000_000 + rank, 1000) for rank in range(count // 2)]
@@ -186,7 +188,7 @@ def even() -> list[JobView]:
 
 
 def held_by(holders: range, dice: random.Random) -> list[JobView]:
-    """Return a one-GPU job on every device, of a random project among `holders`."""
+    """Return a one-GPU job on every device, each of a project among `holders` that `dice` draws."""
     return [running(rank, f"p{dice.choice(holders)}") for rank in range(NODES * 8)]
 
 

@@ -84,7 +84,7 @@ def plain(messages: nn.Module) -> nn.Sequential:
 
 
 def plain_convolution(ours: Convolution) -> nn.Conv2d:
-    """Return torch's own convolution with the same weights."""
+    """Return torch's own convolution with the weights of `ours`."""
     peer = nn.Conv2d(
         ours.in_channels, ours.out_channels, 3, padding=ours.dilation[0], dilation=ours.dilation[0],
         bias=ours.bias is not None,
@@ -126,7 +126,7 @@ def step_row(work: str, size: Size, pictures: int) -> Row:
 
 
 def apart(ours: Tensor, peer: Tensor) -> float:
-    """Return the largest difference, relative to the largest output."""
+    """Return the largest difference between two outputs, relative to the largest value of the peer's."""
     return float((ours - peer).abs().max() / peer.abs().max())
 
 
@@ -136,7 +136,7 @@ def learned(module: nn.Module, x: Tensor) -> None:
 
 
 def cpu_ms(work: Callable[[], None]) -> float:
-    """Return the CPU milliseconds of a call; other programs on the machine do not count."""
+    """Return the CPU milliseconds of this process for a call of `work`."""
     began = time.process_time()
     work()
     return (time.process_time() - began) * 1000

@@ -67,8 +67,8 @@ def rows(starts: list[float], ends: list[float], pythons: list[float], bare: lis
 
 
 def pod(engine: LocalEngine, stamp: Path) -> tuple[float, float]:
-    """Return the milliseconds from the start call until the command runs, and from the command's end to the final
-    report."""
+    """Start a pod that writes the time to the file `stamp`. Return the milliseconds from the start call until its
+    command runs, and from the command's end to the engine's report of it."""
     job_id = str(uuid.uuid4())
     spec = PodSpec(
         name=pod_name(job_id, 1, 0),

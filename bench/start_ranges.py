@@ -43,7 +43,9 @@ NAIVE = "from now to twice the median wait so far"
 
 @dataclass(slots=True)
 class Ranges:
-    """Estimates ranges for every n-th job that begins to wait in one replay."""
+    """Estimates start ranges for every n-th job (`every`) that begins to wait in one replay, with learned run
+    times if `is_learned`. `judged`: the jobs with a range; `naive`: the end of their naive range, by job;
+    `open_ended`: how many got none; `ended`, `waits`: run times and waits of ended jobs."""
 
     every: int
     is_learned: bool
@@ -58,7 +60,7 @@ class Ranges:
     known_at: int = 0
 
     def on_queue(self, view: ClusterView, job: TraceJob) -> None:
-        """Store a range for the job if it is an n-th one."""
+        """Store a range for the job, which begins to wait in `view`, if it is an n-th one."""
         self.waiting += 1
         if self.waiting % self.every:
             return

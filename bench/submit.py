@@ -111,8 +111,9 @@ def busy_core() -> Iterator[None]:
 
 
 def rows(starts: list[Start], peers: list[Start], absence: str, batches: list[float]) -> list[Row]:
-    """Return the rows. Goals apply to the time from the answer; the comparison with Ray uses the whole time from the
-    request. `absence`: why Ray was not measured, "" if it was; `batches`: ms per job of batch requests."""
+    """Return the rows of our submits and of Ray's (`peers`). Goals apply to the time from the answer; the
+    comparison with Ray uses the whole time from the request. `absence`: why Ray was not measured, "" if it was;
+    `batches`: ms per job of batch requests."""
     running = [1000 * (start.ran - start.answered) for start in starts]
     whole = [whole_ms(start) for start in starts]
     theirs = [whole_ms(peer) for peer in peers]
@@ -143,7 +144,7 @@ def rows(starts: list[Start], peers: list[Start], absence: str, batches: list[fl
 
 
 def measure(submit: Submit, name: str, stamps: Path) -> Start:
-    """Submit a job that writes the time to a file, and wait for the file."""
+    """Submit a job that writes the time to the file `name` in `stamps`, and wait for the file."""
     stamp = stamps / name
     asked = time.time()
     submit(name, f"date +%s.%N > {stamp}.part && mv {stamp}.part {stamp}")
@@ -161,8 +162,8 @@ def measure_batch(ours: Ours, number: int) -> float:
 
 @contextmanager
 def our_server(state_dir: Path) -> Iterator[Ours]:
-    """Context manager with a control plane that has one project, whose jobs request one GPU each. It and the
-    functions that it yields raise RuntimeError if the server refuses a request."""
+    """Context manager with a control plane that has one project, whose jobs request one GPU each. The context
+    manager, and the functions that it yields, raise RuntimeError if the server refuses a request."""
     with servers.control_plane(state_dir) as running:
         status, answer = running.call("POST", "/api/v1/projects", {"name": "bench", "gpu_quota": 16})
         if status != 201:
@@ -184,7 +185,7 @@ def our_server(state_dir: Path) -> Iterator[Ours]:
 
 @contextmanager
 def ray_server(directory: Path) -> Iterator[tuple[Submit | None, str]]:
-    """Run a one-node Ray with its jobs API. Yields (submit, ""), or (None, the reason)."""
+    """Context manager: run a one-node Ray with its jobs API. Yields (submit, ""), or (None, the reason)."""
     ray, absence = install_ray()
     if ray is None:
         print(f"Ray is not compared: {absence}")

@@ -51,7 +51,7 @@ def markdown(rows: Iterable[tuple[str, Row]]) -> str:
 
 
 def machine(documents: list[dict[str, Any]]) -> str:
-    """Return a sentence with the machine of the figures and its load."""
+    """Return a sentence with the machine on which the reports `documents` were measured, and its load."""
     loads = sorted({load for document in documents for load in document["machine"]["load_average"][:1]})
     first = documents[0]["machine"]
     busy = f"load average {loads[0]:.1f} to {loads[-1]:.1f}"

@@ -94,8 +94,9 @@ class Outcome:
 
 @dataclass(slots=True)
 class Replay:
-    """One replay. `prepare` may change the view before a cycle (policies). `on_queue` gets each job that still waits
-    after its first cycle, with the view, and may set the job's estimate."""
+    """One replay of a trace; `decide` is the scheduler. `prepare` may change the view before a cycle, for
+    policies. `on_submit` and `on_finish` get each job; `on_queue` each that still waits after its first cycle,
+    with the view, to set its estimate; `on_plan` each cycle's view and plan."""
 
     nodes: tuple[NodeView, ...]
     projects: tuple[ProjectView, ...]
@@ -229,8 +230,8 @@ class Replay:
 
 
 def _with_checkpoint(job: JobView, at: int) -> JobView:
-    """Return the job with a checkpoint saved at the time `at`. `dataclasses.replace` takes three times as long, and
-    every job writes a checkpoint each half hour."""
+    """Return the job with a checkpoint saved at the time `at`. `dataclasses.replace` takes three times as long,
+    and every job writes a checkpoint each half hour of virtual time."""
     before, after = _AROUND_CHECKPOINT
     values: tuple[Any, ...] = (*before(job), at, *after(job))
     return JobView(*values)
@@ -320,7 +321,8 @@ class _Easy:
         heapq.heappush(self._running, (job.finished, id(job), held))
 
     def _place(self, gpus: int, free: Sequence[int]) -> dict[int, int] | None:
-        """Return GPUs by node: on the fullest node that fits, or whole nodes for a gang; None if they do not fit."""
+        """Return the GPUs by node that a job of `gpus` GPUs gets of `free` (GPUs by node): on the fullest node
+        that fits, or whole nodes for a gang; None if they do not fit."""
         if gpus > self._devices:
             count = -(-gpus // self._devices)
             whole = [node for node, here in enumerate(free) if here == self._devices][:count]

@@ -21,8 +21,8 @@ class GangReasons:
         self._next_look = 0
 
     def on_plan(self, view: ClusterView, plan: Plan) -> None:
-        """Count the holds of this plan if an hour has passed since the last: explaining holds costs more than a
-        decision."""
+        """Count the reasons of the plan's waiting gangs if an hour of virtual time has passed since the last
+        count: explaining them costs more than a decision."""
         if view.now < self._next_look:
             return
         self._next_look = view.now + LOOK_SECONDS

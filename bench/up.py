@@ -52,7 +52,7 @@ def start(state_dir: Path, idle_seconds: float) -> tuple[float, dict[str, float]
 
 
 def has_page(running: servers.ControlPlane) -> bool:
-    """Return whether a browser gets the first page, the login."""
+    """Return whether a browser gets the first page, the login; False if nothing answers."""
     try:
         with urllib.request.urlopen(f"{running.url}/", timeout=5) as answer:
             return bool(answer.status == 200)

@@ -43,8 +43,8 @@ def run(directory: Path, names: list[str], seconds: float, lead: float = LEAD_SE
 
 
 def under_attack(made: Plant, name: str, seconds: float, lead: float) -> tuple[Samples, dict[str, int]]:
-    """Return the other user's samples over `seconds` of an attack that began `lead` seconds earlier, and the numbers
-    of answers that the attack got, by status."""
+    """Run the attack `name` on the instance `made` for `seconds`, after it has run for `lead` seconds. Return the
+    other user's samples of that time, and the numbers of answers that the attack got, by status."""
     with attack(made, name, seconds + 2 * lead) as attacking:
         measure(made, lead)
         samples = measure(made, seconds)

@@ -39,20 +39,23 @@ Attack = Callable[[Target, float, Answers], Coroutine[None, None, None]]
 
 
 def head(method: str, path: str, host: str = "localhost", **headers: object) -> bytes:
-    """Return the head of a request."""
+    """Return the first line and the headers of an HTTP/1.1 request, in bytes. An underscore in a header's name
+    becomes a hyphen."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
 
 
 def posted(path: str, body: bytes, **headers: object) -> bytes:
-    """Return a POST request with this body; JSON unless `headers` gives another type."""
+    """Return a POST request with this body and these headers (see `head`), in bytes. The content type is JSON
+    unless `headers` gives another."""
     fields: dict[str, Any] = {"Content_Type": "application/json"} | headers
     return head("POST", path, Content_Length=len(body), Connection="close", **fields) + body
 
 
 async def ask(target: Target, request: bytes, answers: Answers) -> None:
-    """Send a request on a new connection and count the status of the answer."""
+    """Send a request on a new connection and read the answer to its end. Count in `answers` its status, `closed`,
+    `time-out`, or the name of the connection's error."""
     writer = None
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
@@ -87,7 +90,8 @@ async def repeat(
 
 
 async def repeated_key(target: Target, seconds: float, answers: Answers) -> None:
-    """Send JSON objects with a repeated key. 104 KB took 14 s to parse, before any credential was checked."""
+    """For `seconds`, send JSON objects with a repeated key, and count the answers. Without the server's limits
+    104 KB took 14 s to parse, before any credential was checked."""
 
     def body(size: int) -> bytes:
         names = b",".join(b'"k%d":1' % number for number in range(size // 10))
@@ -103,15 +107,16 @@ async def repeated_key(target: Target, seconds: float, answers: Answers) -> None
 
 
 async def quoted_cookie(target: Target, seconds: float, answers: Answers) -> None:
-    """Send cookies with many quotes. 64 KB took 27-37 s to parse; the other two are the worst that the limits
-    accept."""
+    """For `seconds`, send cookies with many quotes, and count the answers. Without the server's limits 64 KB took
+    27-37 s to parse; the other two are the worst that the limits accept."""
     cookies = ['a="' + '"' * 65_000, 'a="' + "\\" * 1000 + "x" * 7000 + '"', "=" * 8000 + '"']
     requests = [head("GET", "/login", Cookie=cookie, Connection="close") for cookie in cookies]
     await repeat(target, requests, 8, seconds, answers)
 
 
 async def wrong_sign_ins(target: Target, seconds: float, answers: Answers) -> None:
-    """Sign in with wrong passwords. 28 sign-ins delayed /healthz by 28 s."""
+    """For `seconds`, sign in with wrong passwords, and count the answers. Without the server's limits 28 sign-ins
+    delayed /healthz by 28 s."""
     requests = [
         posted("/api/v1/login", b'{"username": "user%d", "password": "wrong wrong wrong"}' % number)
         for number in range(500)
@@ -120,27 +125,29 @@ async def wrong_sign_ins(target: Target, seconds: float, answers: Answers) -> No
 
 
 async def endless_headers(target: Target, seconds: float, answers: Answers) -> None:
-    """Send endless headers. 100 MB took 42 s to parse."""
+    """For `seconds`, send endless headers, and count the answers. Without the server's limits 100 MB took 42 s to
+    parse."""
     lines = [b"X-A: " + b"x" * 60_000 + b"\r\n", b"a:b\r\n" * 12_000]
     requests = [b"GET / HTTP/1.1\r\nHost: localhost\r\n" + line * 20 for line in lines]
     await repeat(target, requests, 4, seconds, answers)
 
 
 async def half_open(target: Target, seconds: float, answers: Answers) -> None:
-    """Keep 5,000 connections with an incomplete request open, each replaced when the server ends it. 600 of 600 were
-    still open after 75 s."""
+    """For `seconds`, keep 5,000 connections with an incomplete request open, each replaced when the server ends
+    it. Without the server's limits 600 of 600 were still open after 75 s. `answers`: see `hold`."""
     await hold(target, b"GET / HTTP/1.1\r\nHost: local", 5000, seconds, answers)
 
 
 async def slow_bodies(target: Target, seconds: float, answers: Answers) -> None:
-    """Send 1,000 requests whose bodies arrive at one byte per second."""
+    """For `seconds`, send 1,000 requests whose bodies arrive at one byte per second. `answers`: see `hold`."""
     start = head("POST", "/api/v1/login", Content_Type="application/json", Content_Length=10_000)
     await hold(target, start, 1000, seconds, answers)
 
 
 async def hold(target: Target, start: bytes, count: int, seconds: float, answers: Answers) -> None:
-    """Keep `count` connections open, each sending `start` and then one byte per second. `seconds` counts from the
-    time when all are open: on a slow machine opening them takes longer than the attack."""
+    """Keep `count` connections open, each sending `start` and then one byte per second; count in `answers` those
+    that the server ended and those held to the end. `seconds` counts from the time when all are open: on a slow
+    machine opening them takes longer than the attack."""
     end, opened = time.monotonic() + CONNECT_SECONDS + seconds, 0
     room = asyncio.Semaphore(100)  # connects at once
 
@@ -169,7 +176,8 @@ async def hold(target: Target, start: bytes, count: int, seconds: float, answers
 
 
 async def port_that_never_accepts(target: Target, seconds: float, answers: Answers) -> None:
-    """Request a service whose port never accepts connections. This blocked the services of all projects for 46 s."""
+    """For `seconds`, request a service whose port never accepts connections, and count the answers. Without the
+    server's limits this blocked the services of all projects for 46 s."""
     address = urlsplit(target.stuck_service)
     bearer = f"Bearer {target.token}"
     path = address.path or "/"
@@ -178,8 +186,8 @@ async def port_that_never_accepts(target: Target, seconds: float, answers: Answe
 
 
 async def log_followers(target: Target, seconds: float, answers: Answers) -> None:
-    """Follow a busy log with 150 clients. This raised other users' latency to 5-10 s. All stay connected until each
-    has its first answer."""
+    """For `seconds`, follow a busy log with 150 clients, and count their first answers. Without the server's
+    limits this raised other users' latency to 5-10 s. All stay connected until each has its first answer."""
     path = f"/api/v1/jobs/{target.chatty_job}/logs?follow=true"
     request = head("GET", path, Authorization=f"Bearer {target.token}")
     answered = asyncio.Barrier(150)
@@ -204,7 +212,8 @@ async def log_followers(target: Target, seconds: float, answers: Answers) -> Non
 
 
 async def subscriptions(target: Target, seconds: float, answers: Answers) -> None:
-    """Subscribe and unsubscribe 20,000 times on one websocket. This delayed the live feed by 10-19 s."""
+    """For `seconds`, subscribe and unsubscribe 20,000 times on each of one websocket after another, and count how
+    each ended. Without the server's limits this delayed the live feed by 10-19 s."""
     end = time.monotonic() + seconds
     headers = {"Authorization": f"Bearer {target.token}"}
     pair = [json.dumps({"op": operation, "topic": "overview"}) for operation in ("subscribe", "unsubscribe")]
@@ -222,7 +231,8 @@ async def subscriptions(target: Target, seconds: float, answers: Answers) -> Non
 
 
 async def long_preview(target: Target, seconds: float, answers: Answers) -> None:
-    """Request previews of forms with a long field. 400 KB took 7 s, before any rights were checked."""
+    """For `seconds`, request previews of forms with a long field, and count the answers. Without the server's
+    limits 400 KB took 7 s, before any rights were checked."""
     requests = []
     for size in (400_000, 16_000):
         body = f"project=nowhere&name=x&kind=train&command={'x' * size}&csrfmiddlewaretoken={target.csrf}"
@@ -234,8 +244,8 @@ async def long_preview(target: Target, seconds: float, answers: Answers) -> None
 
 
 async def long_lists(target: Target, seconds: float, answers: Answers) -> None:
-    """List jobs with large specs. 60 clones of a 1 MB spec made a page of 57 MiB; here the specs have the largest
-    accepted size."""
+    """For `seconds`, list jobs with large specs, and count the answers. Without the server's limits 60 clones of
+    a 1 MB spec made a page of 57 MiB; here the specs have the largest accepted size."""
     request = head(
         "GET", "/api/v1/jobs?limit=500", Authorization=f"Bearer {target.token}", Connection="close"
     )
@@ -243,7 +253,8 @@ async def long_lists(target: Target, seconds: float, answers: Answers) -> None:
 
 
 async def plans(target: Target, seconds: float, answers: Answers) -> None:
-    """Request plans of new jobs: each needs a simulation of the cluster."""
+    """For `seconds`, request plans of new jobs, each of which needs a simulation of the cluster, and count the
+    answers."""
     body = b'{"name": "planned", "kind": "train", "gpus": 1, "command": ["true"]}'
     bearer = f"Bearer {target.token}"
     await repeat(

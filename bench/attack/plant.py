@@ -35,7 +35,8 @@ CHATTY = "while :; do seq 1 10; sleep 0.1; done"
 
 @dataclass
 class Plant:
-    """A running instance with the attack's target and the other user's credentials and service."""
+    """A running instance with the attack's target. `token`, `cookie`, `service`: the other user's API token,
+    browser cookies, and the URL of a job's port."""
 
     running: servers.ControlPlane
     target: Target
@@ -50,7 +51,7 @@ class Plant:
 
 @dataclass
 class Samples:
-    """Milliseconds of the other user's requests, by kind of request."""
+    """Milliseconds of the other user's requests, by kind of request; LOST_MS for each that got no good answer."""
 
     by_name: dict[str, list[float]] = field(default_factory=dict)
 
@@ -61,7 +62,8 @@ class Samples:
 
 @contextmanager
 def plant(directory: Path, clones: int) -> Iterator[Plant]:
-    """Start an instance with users, jobs and `clones` queued jobs with large specs; stop the jobs at the end."""
+    """Context manager: start an instance with users, jobs and `clones` queued jobs with large specs; stop the
+    jobs at the end."""
     with servers.control_plane(directory) as running:
         tokens = [_member(running, name, project) for name, project in (("eve", "red"), ("olga", "blue"))]
         try:
@@ -86,8 +88,8 @@ def plant(directory: Path, clones: int) -> Iterator[Plant]:
 
 
 def attack(made: Plant, name: str, seconds: float) -> "subprocess.Popen[bytes]":
-    """Start an attack and wait until it has begun. It runs at a lower priority than the instance, because real
-    attackers use machines of their own."""
+    """Start the attack `name` for `seconds` on an instance and wait until it has begun. It runs at a lower
+    priority than the instance, because real attackers use machines of their own."""
     arguments = [name, orjson.dumps(asdict(made.target)).decode(), str(seconds)]
     command = ["nice", "-n", "10", sys.executable, "-m", "bench.attack.attacks", *arguments]
     attacking = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -97,8 +99,8 @@ def attack(made: Plant, name: str, seconds: float) -> "subprocess.Popen[bytes]":
 
 
 def measure(made: Plant, seconds: float) -> Samples:
-    """Return the response times of the other user over `seconds`: each kind of request ten times a second, on new
-    connections."""
+    """Return the other user's response times on an instance over `seconds`: each kind of request ten times a
+    second, on new connections."""
     samples, end = Samples(), time.monotonic() + seconds
 
     def client(name: str, path: str, headers: dict[str, str]) -> None:
@@ -152,7 +154,8 @@ def _get(made: Plant, path: str, headers: dict[str, str]) -> tuple[int, float]:
 
 
 def _first_state(made: Plant) -> float:
-    """Return the milliseconds from opening the live feed to the first state of a topic; LOST_MS if there is none."""
+    """Return the milliseconds from opening the other user's live feed to the first state of a topic; LOST_MS if
+    there is none."""
     began = time.perf_counter()
     headers = {"Authorization": f"Bearer {made.token}"}
     try:
