@@ -20,7 +20,7 @@ _CLOSED_PIPE = 141
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line (None: that of the process); return the exit code. Errors of users and servers are
+    """Run one command line (None: that of this process) and return the exit code. Errors of users and servers are
     printed, not raised."""
     try:
         code = run(list(sys.argv[1:] if argv is None else argv))
@@ -38,8 +38,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(argv: list[str]) -> int:
-    """Find and run the command of one command line; return the exit code. Raises CliError if the command is unknown
-    or fails."""
+    """Run the command that a command line names, and return the exit code. Raise CliError if there is no such command
+    or it fails."""
     # Imported here, as in the functions below, so that a command loads only the modules that it uses.
     from controlplane.cli.aliases import rewrite
 
@@ -59,8 +59,8 @@ def run(argv: list[str]) -> int:
 
 
 def execute(command: registry.Command, words: list[str], trailing: list[str] | None) -> int:
-    """Parse a command's `words` and run it; return the exit code. `trailing`: the words after `--`, None without
-    one. Raises CliError if the words are wrong or the command fails."""
+    """Parse the words of a command and run it; return the exit code. `trailing`: the words after `--`, None without
+    `--`."""
     module = load(command)
     parser = build_parser(command)
     if trailing is not None and not command.takes_command:
@@ -78,12 +78,12 @@ def execute(command: registry.Command, words: list[str], trailing: list[str] | N
 
 
 def load(command: registry.Command) -> ModuleType:
-    """Import and return the module that contains a command's function."""
+    """Import and return the module with the command's function."""
     return importlib.import_module(f"controlplane.cli.commands.{command.target.partition(':')[0]}")
 
 
 def build_parser(command: registry.Command) -> Parser:
-    """Return the command's parser, including the common options."""
+    """Return the command's argument parser, with the options that all commands have."""
     from controlplane.cli.parsing import Parser
 
     parser = Parser(f"yard {command.path}", command.summary, command.takes_command)
@@ -112,8 +112,7 @@ def _call(module: ModuleType, command: registry.Command, args: object) -> int:
 
 
 def split_leading(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words of a command line into the options before the command (as in `yard -p team-a list
-    jobs`) and the rest."""
+    """Split a command line into the options before the command (as in `yard -p team-a list jobs`) and the rest."""
     position = 0
     while position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
         position += 2 if argv[position] in _LEADING_WITH_VALUE else 1

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 
 class Alias(NamedTuple):
-    """An accepted spelling and its meaning here, both as a user would type them."""
+    """A command line of another system that is accepted, and what it means in `yard`, both as a user would type
+    them."""
 
     spelling: str
     meaning: str
@@ -78,7 +79,8 @@ ALIASES = (
 
 
 def rewrite(argv: list[str]) -> list[str]:
-    """Return the words of `yard`'s own command for an alias; any other command line is returned unchanged."""
+    """Return a command line with an alias replaced by `yard`'s own command; unchanged if it has none. Words after
+    `--` are kept."""
     end = argv.index("--") if "--" in argv else len(argv)
     words, trailing = argv[:end], argv[end:]
     renamed = _renamed_command(words)
@@ -107,8 +109,8 @@ def _renamed_command(words: list[str]) -> list[str]:
 
 
 def _own_nouns(words: list[str]) -> list[str]:
-    """Put the verb before the noun, in the singular or plural that the command uses: `jobs list` becomes `list
-    jobs`. Returns other words unchanged."""
+    """Put the verb before the noun, and the noun in the number that the command uses: `job list` becomes `list jobs`.
+    Other words are returned unchanged."""
     from controlplane.cli.registry import COMMANDS
 
     if len(words) < 2:
@@ -124,11 +126,8 @@ def _own_nouns(words: list[str]) -> list[str]:
 
 
 def _is_command_already(words: list[str], length: int) -> bool:
-    """Return whether the words are a command of `yard` itself, which an alias of `length` words must not
-    rewrite.
-
-    True also for `list TYPO`: as an alias it would be read as `list jobs TYPO`.
-    """
+    """Return whether the words must not be rewritten by an alias of `length` words, because they are a command of
+    `yard`. Also True for `list TYPO`, which would become `list jobs TYPO`."""
     from controlplane.cli.registry import COMMANDS
 
     if words[0] == "describe" and not _is_lone_name(words[1:]):
@@ -141,13 +140,13 @@ def _is_command_already(words: list[str], length: int) -> bool:
 
 
 def _is_lone_name(words: list[str]) -> bool:
-    """Return whether the words are one name, perhaps with options. Two names, as in `describe jbo hyper1`,
-    are a misspelt command and not a job's name."""
+    """Return whether the words are one name, perhaps followed by options. Two names, as in `describe jbo hyper1`, are
+    a misspelt command."""
     return bool(words) and not words[0].startswith("-") and (len(words) == 1 or words[1].startswith("-"))
 
 
 def _name_first(arguments: list[str]) -> list[str]:
-    """Move the value of `--name N` or `--name=N` to the front, as the positional argument of `yard`'s command."""
+    """Move the value of `--name N` or `--name=N` to the front, where `yard`'s commands expect the name."""
     for position, word in enumerate(arguments):
         if word == "--name" and position + 1 < len(arguments):
             return [arguments[position + 1], *arguments[:position], *arguments[position + 2 :]]
@@ -166,11 +165,9 @@ def _renamed_flag(word: str, names: dict[str, str]) -> str:
 
 
 def _shell_line_last(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Split off the last word as a shell line for `sh -c`, if it is a positional argument such as `"python
-    train.py"`.
-
-    A word directly after a flag without `=` could be the flag's value, so there it must contain a blank.
-    """
+    """Return (other words, command words): a last positional word such as `"python train.py"` becomes the command `--
+    sh -c` with it; [] without one. After a flag without `=` the word could be the flag's value, so there it must
+    contain a blank."""
     if len(arguments) < 2 or arguments[-1].startswith("-"):
         return arguments, []
     before = arguments[-2]

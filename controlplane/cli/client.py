@@ -31,7 +31,7 @@ Query = Mapping[str, "str | int | bool | None"]
 
 
 class Response:
-    """A complete response: status, headers and decoded JSON body (None if there is none)."""
+    """A response that was read completely. `body`: the decoded JSON, None if there is none or it is no JSON."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -42,8 +42,8 @@ class Response:
 
 
 class Client:
-    """A connection to one server. `sleep`: waits between retries; `say`: prints a line when a request has to wait
-    long. Not thread-safe."""
+    """An HTTP client for one server with one token. Not thread-safe. `sleep` waits between retries; `timeout`:
+    seconds per response; `say` prints a line when a request has to wait long."""
 
     def __init__(
         self,
@@ -79,24 +79,24 @@ class Client:
         return self.request("GET", path, query=query).body
 
     def post(self, path: str, body: object = None, query: Query | None = None, key: str | None = None) -> Any:
-        """Send a POST and return the response's JSON. `key`: the Idempotency-Key, None to generate one. Raises as
+        """Send a POST and return the response's JSON. `key`: the Idempotency-Key, by default a new one. Raises as
         `request`."""
         return self.request("POST", path, body={} if body is None else body, query=query, key=key).body
 
     def patch(self, path: str, body: object, etag: str | None = None, query: Query | None = None) -> Any:
-        """Send a PATCH and return the response's JSON. `etag`: of the object as it was read; if the object has
-        changed since, the server refuses with 412. Raises as `request`."""
+        """Send a PATCH and return the response's JSON. With `etag` it is refused (412) if the object has changed.
+        Raises as `request`."""
         return self.request(
             "PATCH", path, body=body, query=query, extra={"If-Match": etag} if etag else {}
         ).body
 
     def delete(self, path: str, query: Query | None = None) -> Any:
-        """Send a DELETE and return the response's JSON, None if it has no body."""
+        """Send a DELETE and return the response's JSON, None if there is none. Raises as `request`."""
         return self.request("DELETE", path, query=query).body
 
     def pages(self, path: str, query: Query, limit: int) -> dict[str, Any]:
-        """Read the pages of a list up to `limit` rows. Return the last page with all rows in `results`; its
-        `next` is None if the server has no more rows. Raises as `request`."""
+        """Read a list up to `limit` rows. Return its last page, with all rows in `results`; its `next` is None if
+        there are no more. Raises as `request`."""
         # 500 is the largest page that the server gives.
         page: dict[str, Any] = self.get(path, {**query, "limit": min(limit, 500)})
         results: list[Any] = list(page["results"])
@@ -115,9 +115,9 @@ class Client:
         key: str | None = None,
         extra: dict[str, str] | None = None,
     ) -> Response:
-        """Send a request and read the response; retries temporary refusals. `key`: the Idempotency-Key, else
-        generated; `extra`: more headers. Raises ApiError for a status of 400 or more, CliError if the server cannot
-        be reached."""
+        """Send a request and read the response. Temporary refusals are retried, with the same Idempotency-Key `key`
+        (by default a new one). `extra`: more headers. Raise ApiError for a status of 400 or more, CliError if the
+        server cannot be reached or redirects."""
         headers = self._headers(method, extra or {}, key)
         payload = None if body is None else _encoded(body)
         if payload is not None:
@@ -125,8 +125,8 @@ class Client:
         return self._attempts(method, self._target(path, query), payload, headers)
 
     def upload(self, path: str, pieces: Callable[[], Iterator[bytes]], size: int, media: str) -> Any:
-        """PUT a body of `size` bytes and content type `media`; return the response's JSON. `pieces`: called again
-        for each retry. Raises as `request`."""
+        """Send a PUT with a body of `size` bytes and content type `media`; return the response's JSON. `pieces`
+        yields the body, and is called again for each retry. Raises as `request`."""
         headers = self._headers("PUT", {"Content-Type": media, "Content-Length": str(size)}, None)
         return self._attempts("PUT", self._target(path, None), pieces, headers).body
 
@@ -137,9 +137,9 @@ class Client:
         extra: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> Iterator[bytes]:
-        """Yield the body of a GET in pieces as they arrive. `extra`: more headers. Raises ApiError for a status
-        of 400 or more, CliError if the server cannot be reached or sends nothing for `timeout` seconds. Uses a
-        connection of its own, which is closed with the iterator."""
+        """Send a GET and yield the body in pieces as they arrive. Uses a connection of its own, closed with the
+        iterator. Raise ApiError for a status of 400 or more, CliError if the server cannot be reached or sends
+        nothing for `timeout` seconds."""
         connection = open_connection(self._parts, timeout)
         try:
             headers = {**self._headers("GET", extra or {}, None), "Accept": "text/event-stream"}
@@ -156,9 +156,9 @@ class Client:
             connection.close()
 
     def open(self, path: str, extra: Mapping[str, str]) -> http.client.HTTPResponse:
-        """Return the response to a GET with `extra` headers, to be read in pieces. Raises ApiError for a status of
-        400 or more, CliError if the server cannot be reached. Uses a connection of its own, which closing the
-        response closes."""
+        """Send a GET with `extra` headers and return the response, whose body the caller reads. Uses a connection of
+        its own, which closing the response closes. Raise ApiError for a status of 400 or more, CliError if the server
+        cannot be reached."""
         connection = open_connection(self._parts, self._timeout)
         try:
             connection.request(
@@ -181,7 +181,7 @@ class Client:
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
     def close(self) -> None:
-        """Close the persistent connection."""
+        """Close the connection; the next request opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -212,8 +212,8 @@ class Client:
     def _announce(
         self, response: Response, seconds: float, attempt: int, *, is_busy: bool, is_first: bool
     ) -> None:
-        """Print why a request waits `seconds` before it is repeated: while the server is busy only if `is_first`,
-        else before each long pause. `attempt`: the number of the request that was refused."""
+        """Print why a request waits `seconds` before its next attempt: once while the server is busy, else before
+        each long pause."""
         detail = response.body.get("detail", "") if isinstance(response.body, dict) else ""
         if is_busy and is_first:
             self._say(f"{detail} Waiting; it continues by itself.")
@@ -224,8 +224,8 @@ class Client:
     def _exchange_again(
         self, method: str, target: str, payload: Payload, headers: dict[str, str]
     ) -> Response:
-        """Send one request. Repeat it once if the connection broke, because the server may have closed a persistent
-        one. Raises CliError if the server cannot be reached."""
+        """Send one request; repeat it once if the connection broke, because servers close idle ones. Raise CliError
+        if the server cannot be reached."""
         try:
             return self._exchange(method, target, payload, headers)
         # Servers close persistent connections at any time; a write's key makes repeating it safe.
@@ -265,8 +265,7 @@ class Client:
         return f"{target}?{urlencode(given)}" if given else target
 
     def _local(self, url: str) -> str:
-        """Return a `next` link as a path on this client's server: followed as it is, the link could send the
-        token elsewhere."""
+        """Return a `next` link as a path on this client's server, because the token must not be sent to another one."""
         parts = urlsplit(url)
         path = parts.path.removeprefix(self._parts.path.rstrip("/"))
         return f"{path}?{parts.query}" if parts.query else path
@@ -277,7 +276,7 @@ def _code_of(body: Any) -> str:
 
 
 def segment(name: str) -> str:
-    """Return a name quoted as one path segment."""
+    """Return a name quoted as one segment of a URL's path."""
     return quote(name, safe="")
 
 

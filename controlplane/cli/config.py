@@ -18,7 +18,8 @@ DEFAULT_CONTEXT = "default"
 
 
 class Context(TypedDict, total=False):
-    """A known server: its URL, our token for it, and the default project."""
+    """A server that the user logged in to: its URL, the user's token for it, and the default project. Every key may
+    be missing."""
 
     url: str
     token: str
@@ -26,17 +27,15 @@ class Context(TypedDict, total=False):
 
 
 class ConfigFile(TypedDict):
-    """The content of the config file."""
+    """The content of the config file. `current`: the name of the context in use; `contexts`: all contexts by name."""
 
     current: str
     contexts: dict[str, Context]
 
 
 class Config:
-    """The settings of one run of `yard`: environment over file.
-
-    `context`: selects a context by name; the environment's URL is then ignored.
-    """
+    """The settings of one run of `yard`. Environment variables override the config file, except with `context`: the
+    name of a context to use instead."""
 
     def __init__(self, environ: dict[str, str], context: str | None = None) -> None:
         named = ("TRAINYARD_URL", "TRAINYARD_TOKEN", "TRAINYARD_PROJECT") if context else ()
@@ -55,15 +54,16 @@ class Config:
 
     @property
     def file(self) -> ConfigFile:
-        """Return the file's content, read once; a missing file is empty."""
+        """Return the file's content; without a file, no contexts. The file is read once. Raise CliError (2) if it is
+        unreadable or malformed."""
         if self._file is None:
             self._file = _read(self.path)
         return self._file
 
     @property
     def context_name(self) -> str:
-        """Return the name of the context in use: the selected one, else the current one. If TRAINYARD_URL points to
-        another server, that server's context, or the URL itself if none is stored for it."""
+        """Return the name of the context in use: the selected one, else the current one. If TRAINYARD_URL names
+        another server, return the context of that server, or the URL itself if there is none."""
         if self._wanted_context:
             return self._wanted_context
         current, url = self.file["current"], self._environ.get("TRAINYARD_URL", "").rstrip("/")
@@ -75,7 +75,7 @@ class Config:
 
     @property
     def context(self) -> Context:
-        """Return the context in use, empty if none is stored. Raises CliError if a selected context does not
+        """Return the context in use; {} if the file has none. Raise CliError (2) if the selected context does not
         exist."""
         contexts = self.file["contexts"]
         if self._wanted_context and self._wanted_context not in contexts:
@@ -87,13 +87,13 @@ class Config:
 
     @property
     def url(self) -> str:
-        """Return the base URL of the server: TRAINYARD_URL, else the context's, else DEFAULT_URL; without a trailing
-        slash."""
+        """Return the server's base URL without a trailing slash: TRAINYARD_URL, else that of the context, else
+        DEFAULT_URL."""
         return (self._environ.get("TRAINYARD_URL") or self.context.get("url") or DEFAULT_URL).rstrip("/")
 
     @property
     def token(self) -> str:
-        """Return the API token: TRAINYARD_TOKEN, else the one stored for the server in use, else "". A token stored for
+        """Return the API token: TRAINYARD_TOKEN, else that of the context in use; "" if there is none. A token of
         another server is never returned."""
         return self._environ.get("TRAINYARD_TOKEN") or self.context.get("token", "")
 
@@ -103,19 +103,20 @@ class Config:
         return self._environ.get("TRAINYARD_PROJECT") or self.context.get("project", "")
 
     def update_context(self, name: str, changes: Context) -> None:
-        """Set the keys of `changes` in the context `name`, which is created if missing. Make it the current one,
-        and write the file."""
+        """Set the keys of `changes` in the context `name`, which is created if it is missing. Make it the current
+        context and write the file."""
         self._merge(name, changes)
         self.file["current"] = name
         self.save()
 
     def choose_project(self, name: str) -> None:
-        """Store the default project of the server in use, and write the file. The current context stays."""
+        """Store `name` as the default project of the context in use, and write the file. Another context does not
+        become current."""
         self._merge(self.context_name, {"url": self.url, "project": name})
         self.save()
 
     def forget_token(self) -> None:
-        """Remove the token of the context in use from the file."""
+        """Remove the token of the context in use, and write the file."""
         self.file["contexts"].get(self.context_name, {}).pop("token", None)
         self.save()
 
@@ -124,7 +125,8 @@ class Config:
         self.file["contexts"][name] = stored
 
     def save(self) -> None:
-        """Write the file atomically with mode 0600, in a directory with mode 0700."""
+        """Write the file atomically, readable only by its owner (mode 0600). Its directory is created if it is
+        missing."""
         import json
 
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), mode=0o700, exist_ok=True)

@@ -55,8 +55,8 @@ BYTES_TYPE = {"Accept": "application/octet-stream, application/json"}
 
 
 class Binding:
-    """What is stored on this machine about a synced directory: the id of its dataset, and the stat index of
-    its files."""
+    """What is stored on this machine about a synced directory: the id of its dataset, and the stat index, by which a
+    sync finds files that changed."""
 
     def __init__(self, session: Session, directory: Path) -> None:
         self.directory = directory.resolve()
@@ -65,27 +65,27 @@ class Binding:
         self._folder = Path(session.config.path).absolute().parent / "sync" / key.hexdigest()[:32]
 
     def dataset(self) -> str:
-        """Return the id of the directory's dataset, "" if none was stored or the file is damaged."""
+        """Return the id of the directory's dataset; "" if none is stored or the file is damaged."""
         try:
             return str(json.loads((self._folder / "dataset.json").read_text())["id"])
         except (OSError, ValueError, KeyError):
             return ""
 
     def remember(self, dataset: str) -> None:
-        """Store on this machine to which dataset (by id) the directory belongs."""
+        """Store `dataset`, the id of the directory's dataset, on this machine."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         document = {"id": dataset, "directory": str(self.directory)}
         (self._folder / "dataset.json").write_text(json.dumps(document))
 
     def index(self, dataset: str) -> Path:
-        """Return the path of the directory's stat index for a dataset, by id; the file may not exist."""
+        """Return the path of the directory's stat index for a dataset, given by its id. The file may not exist."""
         return self._folder / f"{dataset}.index"
 
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Context manager that suspends Python's garbage collector: a sync makes a tuple for every file and no
-    cycles, and would spend a tenth of its time on collections."""
+    """Context manager that suspends Python's garbage collector. A sync makes a tuple for every file and no reference
+    cycles, so that collections would cost a tenth of its time and free nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -105,11 +105,11 @@ def send_directory(
     is_full: bool,
     adopt: str,
 ) -> Synced:
-    """Send the contents that the server lacks, and the manifest. Raises CliError as `_read`, and if the server still
-    lacks contents after a second pass.
+    """Send the contents that the server lacks, then the manifest. Return what was found and sent.
 
-    `listing`: of the directory; `newest`: the manifest hash of the newest version, "" without one; `is_full`: read
-    also files that the index has as unchanged; `adopt`: see `_read`.
+    `newest`: the manifest hash of the newest version, "" without one. `is_full`: also read files that the stat index
+    has as unchanged. `adopt`: as in `_read`. Raise CliError as `_read`, and if the server still lacks contents after
+    a second pass.
     """
     index = binding.index(dataset["id"])
     found = _read(session, dataset, binding, None if is_full else index, newest, adopt, listing)
@@ -132,12 +132,13 @@ def _read(
     adopt: str,
     listing: Listing | None = None,
 ) -> Synced:
-    """Read the directory's files and send the contents that the server lacks. Raises CliError if files could not
-    be read or sent.
+    """Read the files of a directory and send the contents that the server lacks. Raise CliError if a file cannot be
+    read or sent.
 
-    `index`: the stat index, None to read every file; `newest`: the manifest hash of the newest version, "" for
-    none. `listing`: the files; None walks the directory. `adopt`: how large files become contents of a lake on
-    this machine (datasets.storage.files.Sharing)."""
+    `index`: the stat index, None to read every file. `newest`: the manifest hash of the newest version, "" without
+    one. `listing`: the files, None to search the directory. `adopt`: how large files get into a lake on this machine,
+    a value of datasets.storage.files.Sharing.
+    """
     sink = sink_of_server(session.config.url, session.client.authorization(), dataset["id"])
     meter = Meter("sending")
     say = Announcer(meter, session.output.aside)
@@ -173,8 +174,8 @@ def _read(
 
 
 def _nearby(session: Session, dataset: dict[str, Any], adopt: str) -> SinkSpec | None:
-    """Return a sink that writes into the dataset's lake directly; None unless the lake is on this machine, the user
-    can write to it, and the server supports this. `adopt`: see `_read`."""
+    """Return a sink that writes directly into the dataset's lake. Return None unless the lake is on this machine, the
+    user may write to it and the server supports this. `adopt`: as in `_read`."""
     if not (machine := machine_mark()):
         return None
     try:
@@ -214,16 +215,17 @@ def _send_manifest(session: Session, dataset: dict[str, Any], manifest: Manifest
 
 
 def fetch_version(session: Session, version: dict[str, Any], target: Path) -> int:
-    """Write the files of a version below the directory `target`, as `fetch_tree`; return how many were written."""
+    """Write the files of a version into the directory `target`, and return how many were written. Raises as
+    `fetch_tree`."""
     return fetch_tree(session, f"versions/{version['id']}", version["manifest"], target)
 
 
 def fetch_tree(session: Session, path: str, name: str, target: Path) -> int:
-    """Write the files of the resource at the API path `path` below `target`, verified by its manifest, whose hash is
-    `name`. Return the number of files written.
+    """Write the files of a version or artifact into `target`, and return how many were written. `path`: its path in
+    the API; `name`: the hash of its manifest, by which the files are verified.
 
-    Keeps existing files that are equal. Raises CliError for existing files that differ, damaged data and failures of
-    connection or disk; repeating the call continues.
+    Existing files that are equal are kept, so that a repeated call continues. Raise CliError for existing files that
+    differ, damaged data, and failures of the connection or the disk.
     """
     try:
         manifest = checked(decode(fetch(session, f"{path}/manifest")))
@@ -261,8 +263,8 @@ def _write_tree(session: Session, path: str, manifest: Manifest, root: bytes) ->
 
 
 def make_directories(root: bytes, directories: Iterable[bytes]) -> None:
-    """Create directories below `root`; existing ones are kept. Raises CliError if a link is in their path, since
-    it could lead out of `root`."""
+    """Create `directories` (paths relative to `root`), unless they exist. Raise CliError if a link is in their path,
+    since it could lead out of `root`."""
     os.makedirs(root, exist_ok=True)
     made = {b""}
     for directory in directories:
@@ -283,8 +285,8 @@ def make_directories(root: bytes, directories: Iterable[bytes]) -> None:
 
 
 def _batches(manifest: Manifest, places: list[int]) -> Iterator[list[int]]:
-    """Yield the indexes `places`, in batches to be fetched with one request each: consecutive files, or one large
-    file."""
+    """Divide the files `places` (indexes in the manifest) into batches, each fetched by one request: consecutive
+    files, or one large file."""
     batch: list[int] = []
     size = 0
     for place in places:
@@ -318,8 +320,8 @@ def _fetch_batch(session: Session, path: str, manifest: Manifest, batch: list[in
 
 
 def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]]) -> None:
-    """Write one file below `root` under a temporary name, verify it, and rename it to its own name; a link is
-    created directly. `pieces` yields the content. Raises CliError if that is damaged or a link leads out of
+    """Write one file of a version below `root`: under a temporary name, renamed once its hash is verified. A link is
+    created directly. `pieces` yields the content. Raise CliError if the content is damaged or a link leads out of
     `root`."""
     path = os.path.join(root, entry.path)
     if entry.kind == LINK:
@@ -348,7 +350,8 @@ def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]])
 
 
 def _is_there(root: bytes, entry: Entry) -> bool:
-    """Return whether the file exists as in the version. Raises CliError if another file is in its place."""
+    """Return whether the file exists below `root` with the version's content. Raise CliError if a different one is in
+    its place."""
     path = os.path.join(root, entry.path)
     try:
         status = os.lstat(path)
@@ -373,26 +376,28 @@ def _hash(path: bytes) -> bytes:
 
 
 def fetch(session: Session, path: str) -> bytes:
-    """Return the body of a GET as bytes. Raises ApiError and CliError as `Client.open`."""
+    """Send a GET to an API path and return the response's body. Raises as `Client.open`."""
     with open_stream(session, path) as answer:
         return answer.read()
 
 
 def open_stream(session: Session, path: str) -> http.client.HTTPResponse:
-    """Return the response to a GET for bytes, to be read in pieces. Raises ApiError and CliError as
+    """Send a GET to an API path and return the response, to be read in pieces and closed by the caller. Raises as
     `Client.open`."""
     return session.client.open(path, BYTES_TYPE)
 
 
 class Meter:
-    """A progress line on standard error; prints nothing unless that is a terminal."""
+    """A progress line on standard error, which begins with `verb`. Nothing is printed unless standard error is a
+    terminal."""
 
     def __init__(self, verb: str) -> None:
         self._verb, self._start, self._last = verb, time.monotonic(), 0.0
         self._is_shown = sys.stderr.isatty()
 
     def report(self, progress: Progress) -> bool:
-        """Show the progress, at most every REPORT_SECONDS. Return True, which means that the sync continues."""
+        """Show the progress, at most every REPORT_SECONDS, and always at the end. Return True: the sync is to
+        continue."""
         now = time.monotonic()
         is_last = progress.files_done == progress.files
         if self._is_shown and (is_last or now - self._last > REPORT_SECONDS):
@@ -408,22 +413,22 @@ class Meter:
         return True
 
     def end(self) -> None:
-        """End the progress line, if one is shown, so that other text begins on a new line."""
+        """End the progress line, if one is shown; later text begins on a new line."""
         if self._last:
             print(file=sys.stderr)
             self._last = 0.0
 
 
 class Announcer:
-    """Prints what a sync waits for, below its progress line. A line that several workers print at about the same
-    time appears once or, rarely, twice."""
+    """Prints what a sync waits for, below its progress line. Several threads that report the same line at about the
+    same time print it once or, rarely, twice."""
 
     def __init__(self, meter: Meter, write: Callable[[str], None]) -> None:
         self._meter, self._write = meter, write
         self._said: dict[str, float] = {}
 
     def __call__(self, line: str) -> None:
-        """Print a line, unless it was printed within REPEATED_SECONDS. Thread-safe."""
+        """Print the line, unless it was printed less than REPEATED_SECONDS ago. Thread-safe."""
         now = time.monotonic()
         if now - self._said.get(line, -REPEATED_SECONDS) < REPEATED_SECONDS:
             return

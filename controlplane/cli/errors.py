@@ -49,7 +49,8 @@ _CODES_BY_STATUS = {
 
 
 class CliError(Exception):
-    """Ends the command with `exit_code`. `message` and, on a separate line, `hint` are printed to standard error."""
+    """Ends the command with `exit_code`. The message and, on a line of its own, the hint are printed to standard
+    error."""
 
     def __init__(self, message: str, exit_code: int = FAILED, hint: str = "") -> None:
         super().__init__(message)
@@ -59,19 +60,21 @@ class CliError(Exception):
 
 
 def require_changes(changes: object, command: str) -> None:
-    """Raise CliError (2) if `changes` is empty. `command`: the command line to show in the hint."""
+    """Raise CliError (2) if `changes` is empty: the user gave no option that changes something. `command`: the
+    command whose help the hint names."""
     if not changes:
         raise CliError("nothing to change", USAGE, f"see: yard help {command}")
 
 
 def error_lines(error: CliError) -> list[str]:
-    """Return the lines with which an error is printed: message and hint."""
+    """Return the lines to print for an error: the message, each line after `yard: `, and the hint."""
     lines = [*error.message.split("\n"), *([f"  {error.hint}"] if error.hint else [])]
     return [line if line.startswith("  ") else f"yard: {line}" for line in lines]
 
 
 class ApiError(CliError):
-    """An error response of the server: status and problem+json document ({} if there is none)."""
+    """An error response of the server. `problem`: its problem+json document, {} if it has none; `code`: the
+    document's code, or ""."""
 
     def __init__(self, status: int, problem: dict[str, object]) -> None:
         super().__init__(_message(status, problem), exit_code_of(status), _hint(status, problem))
@@ -81,13 +84,13 @@ class ApiError(CliError):
 
 
 def exit_code_of(status: int) -> int:
-    """Return the exit code for an HTTP error status; FAILED for one without a code of its own."""
+    """Return the exit code of `yard` for an HTTP error status: FAILED unless the table has another."""
     return _CODES_BY_STATUS.get(status, FAILED)
 
 
 def _message(status: int, problem: dict[str, object]) -> str:
-    """Return the message and code of the problem+json document `problem`, and each refused field on a separate
-    line."""
+    """Return the message for an error response: the detail and code of the document `problem`, then a line for each
+    refused field."""
     said = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
     code = f" ({problem['code']})" if problem.get("code") else ""
     errors = problem.get("errors")
@@ -100,11 +103,12 @@ def _message(status: int, problem: dict[str, object]) -> str:
 
 
 def _field(pointer: object) -> str:
-    """Return a JSON pointer as a field name for people: `/ports/0/port` as `ports.0.port`."""
+    """Return a JSON pointer in the form for users: `ports.0.port` for `/ports/0/port`, `request` for an empty
+    pointer."""
     names = str(pointer or "").removeprefix("/").split("/")
     return ".".join(name.replace("~1", "/").replace("~0", "~") for name in names) or "request"
 
 
 def _hint(status: int, problem: dict[str, object]) -> str:
-    """Return the hint to run `yard login` for status 401; "" for other statuses and after a failed login."""
+    """Return the hint to log in for status 401, except after a wrong password; "" for any other status."""
     return LOG_IN if status == 401 and problem.get("code") != "wrong_credentials" else ""

@@ -10,8 +10,8 @@ from controlplane.cli.errors import USAGE, CliError
 
 
 def read_text(path: str) -> str:
-    """Return the text of a file, "-" for standard input. Raises CliError (2) if it cannot be read or is not
-    UTF-8."""
+    """Return the text of a file; `path` "-" is standard input. Raise CliError (2) if the file cannot be read or is
+    not UTF-8."""
     try:
         if path == "-":
             return sys.stdin.read()
@@ -22,8 +22,8 @@ def read_text(path: str) -> str:
 
 
 def parse_yaml(text: str, what: str, hint: str) -> Any:
-    """Return the parsed YAML. Raises ValueError if it is invalid, and CliError (2) if PyYAML is not installed.
-    `what`, `hint`: the name of the content, and a hint, for the CliError's message."""
+    """Return the value of a YAML text. Raise ValueError if the text is invalid, CliError (2) if PyYAML is not
+    installed. `what`, `hint`: the name of the content and a hint, for the CliError."""
     try:
         import yaml
     except ImportError as error:

@@ -24,26 +24,26 @@ def duration(seconds: float | None) -> str:
 
 
 def age(moment: str | None) -> str:
-    """Return how long ago an RFC 3339 time was, in the form of `duration`; "" for None."""
+    """Return how long ago a time (RFC 3339) was, as `duration`; "" for None."""
     if not moment:
         return ""
     return duration(time.time() - datetime.fromisoformat(moment).timestamp())
 
 
 def local_time(moment: str | None) -> str:
-    """Return an RFC 3339 time in UTC (not in the local zone), to the second; an empty text for None."""
+    """Return a time (RFC 3339) to the second, in UTC: `2026-11-28 12:30:00Z`; "" for None."""
     if not moment:
         return ""
     return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def percent(share: float | None) -> str:
-    """Format 0.973 as `97%`; "" for None."""
+    """Format a fraction as a percentage: 0.973 as `97%`; "" for None."""
     return "" if share is None else f"{share * 100:.0f}%"
 
 
 def gpus(count: float | None) -> str:
-    """Format GPUs: `2`, `0.5`; "" for None."""
+    """Format a number of GPUs, to three decimals: `2`, `0.5`; "" for None."""
     return "" if count is None else f"{round(count, 3):g}"
 
 
@@ -82,15 +82,15 @@ def binary_size(count: int | None) -> str:
 
 
 def transferred(report: dict[str, Any]) -> str:
-    """Return how much of a dataset was read or copied: `40 of 1,200 files, 1.0 MB of 4.2 GB`. `report`: the
-    progress in REST form."""
+    """Return how much of a dataset was read or copied: `40 of 1,200 files, 1.0 MB of 4.2 GB`. `report`: the progress
+    object of REST."""
     files, done = f"{report['files']:,} of {report['total_files']:,} files", size(report["bytes"])
     return f"{files}, {done} of {size(report['total_bytes'])}"
 
 
 def progress(report: dict[str, Any] | None, *, is_over: bool = False) -> str:
-    """Return a job's progress as one cell: `epoch 3, 40/100, eta 30s`, as far as reported; "" without a report.
-    `is_over`: leave out the remaining time."""
+    """Return a job's reported progress for a table cell: `epoch 3, 40/100, eta 30s`. What the job did not report is
+    left out; "" without a report. `is_over`: leave out the remaining time."""
     if not report:
         return ""
     parts = []
@@ -106,15 +106,15 @@ def progress(report: dict[str, Any] | None, *, is_over: bool = False) -> str:
 
 
 def progress_line(report: dict[str, Any]) -> str:
-    """Return the text of a log's progress line: `epoch 7/80 step 165/1920 loss 0.4022`; "" if it has no known
-    value."""
+    """Return a progress report as a line of a log: `epoch 7/80  step 165/1920  loss 0.4022`; "" if the report has no
+    known value."""
     text = "  ".join(part for part in (*_counts(report), *_measures(report)) if part)
     step = _number(report.get("checkpoint_step"))
     return text or ("" if step is None else f"checkpoint at step {step:.12g}")
 
 
 def checkpoint(report: dict[str, Any] | None) -> str:
-    """Return a job's newest checkpoint as one cell: `step 1200, 40s ago`; "" if none was reported."""
+    """Return a job's newest checkpoint for a table cell: `step 1200, 40s ago`; "" if the job reported none."""
     step, at = (report or {}).get("checkpoint_step"), (report or {}).get("checkpoint_at")
     when = "" if at is None else f"{age(datetime.fromtimestamp(at, UTC).isoformat())} ago"
     return ", ".join(part for part in ("" if step is None else f"step {step}", when) if part)
@@ -143,7 +143,7 @@ def _measures(report: dict[str, Any]) -> list[str]:
 
 
 def _number(value: object) -> float | None:
-    """Return a number from a job's report, None for any other value. Negative zero becomes 0."""
+    """Return a number of a job's report as float; None for any other value. Negative zero becomes 0."""
     return float(value) + 0.0 if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
@@ -153,7 +153,7 @@ def pairs(mapping: dict[str, Any] | None) -> str:
 
 
 def fields(rows: list[tuple[str, object]]) -> str:
-    """Return aligned lines of label and value; omits empty values."""
+    """Return a line for each label and value, with aligned values. Empty values are left out."""
     shown = [(label, value) for label, value in rows if value not in (None, "", [], {})]
     width = max((len(label) for label, _ in shown), default=0)
     return "\n".join(f"{label + ':':<{width + 1}}  {value}" for label, value in shown)

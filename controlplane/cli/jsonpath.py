@@ -26,8 +26,8 @@ _STEP = re.compile(
 
 
 def render(template: str, document: Any) -> str:
-    """Return the template's text for `document`; several values of one path are joined by a space, as in kubectl.
-    Raises CliError if the template is malformed."""
+    """Return the text that `template` gives for `document`. Several values of one path are separated by blanks, as in
+    kubectl. Raise CliError (2) if the template is malformed."""
     if "{" not in template:
         template = "{%s}" % (template if template.startswith((".", "[")) else f".{template}")
     tokens = list(_tokens(template))
@@ -39,7 +39,8 @@ def render(template: str, document: Any) -> str:
 
 
 def values(path: str, document: Any) -> list[Any]:
-    """Return every value that `path` finds in `document`, in order. Raises CliError if the path is malformed."""
+    """Return every value that `path` selects in `document`, in order; [] if there is none. Raise CliError (2) if the
+    path is malformed."""
     found, position = [document], 0
     path = path.removeprefix("$")
     while position < len(path):
@@ -52,7 +53,7 @@ def values(path: str, document: Any) -> list[Any]:
 
 
 def _tokens(template: str) -> Iterator[tuple[bool, str]]:
-    """Yield (whether it was in braces, text) for each part of the template. Raises CliError for an unmatched
+    """Divide the template into (whether the part was in braces, its text). Raise CliError (2) for an unmatched
     brace."""
     end = 0
     for match in _BRACES.finditer(template):
@@ -65,7 +66,8 @@ def _tokens(template: str) -> Iterator[tuple[bool, str]]:
 
 
 def _rendered(tokens: list[tuple[bool, str]], document: Any) -> tuple[str, list[tuple[bool, str]]]:
-    """Return the text up to the {end} of this block, and the tokens from that {end} on; [] if all are used."""
+    """Return the text of a block, which ends at its {end} or with the last token, and the tokens from that {end} on;
+    [] if there is no {end}."""
     parts: list[str] = []
     while tokens:
         (is_expression, text), tokens = tokens[0], tokens[1:]
@@ -82,8 +84,8 @@ def _rendered(tokens: list[tuple[bool, str]], document: Any) -> tuple[str, list[
 
 
 def _repeated(path: str, block: list[tuple[bool, str]], document: Any) -> tuple[str, list[tuple[bool, str]]]:
-    """Return the text of the block for each value of `path`, joined, and the tokens after the block's {end}.
-    Raises CliError without an {end}."""
+    """Return the text of a {range} block, once for each value of `path`, and the tokens after its {end}. `block`: the
+    tokens from the block on. Raise CliError (2) without an {end}."""
     # Rendered without a value first, only to find the end of the block: there may be no values.
     left = _rendered(block, None)[1]
     if not left:

@@ -24,9 +24,9 @@ _FILES = {
 
 
 def read_context(path: str, context: str | None) -> str:
-    """Return the kubeconfig text to send, from the file at `path` ("-": standard input): only the context named,
-    else the current one, with the content of referenced files. Raises CliError (2) if a file cannot be read or there
-    is no such context."""
+    """Return one context of a kubeconfig as text, with the content of all files that it names. `path`: "-" for
+    standard input; `context`: its name, None for the current one. Raise CliError (2) if a file cannot be read or
+    there is no such context."""
     text = read_text(path)
     config = _parsed(text, path)
     name = context or config.get("current-context")
@@ -61,7 +61,7 @@ def _parsed(text: str, path: str) -> Entry:
 
 
 def _dumped(config: Entry) -> str:
-    """Return the config as JSON, which every YAML parser reads. Dates, which YAML parsed, become text again."""
+    """Return the config as JSON, which is also YAML. Values that YAML read as dates become text again."""
     return json.dumps(config, default=str)
 
 
@@ -79,8 +79,8 @@ def _named(config: Entry, plural: str, name: object) -> Entry:
 
 
 def _inlined(config: Entry, singular: str, chosen: Entry, folder: str) -> Entry:
-    """Return the `singular` ("cluster" or "user") of the `chosen` context, with file contents in place of paths,
-    which are relative to `folder`."""
+    """Return the "cluster" or "user" entry (`singular`) of the context `chosen`, with the content of files in place
+    of their paths. `folder`: the directory to which paths are relative."""
     entry = _named(config, f"{singular}s", chosen["context"].get(singular))
     content = dict(entry[singular])
     for path_field, data_field in _FILES.items():
@@ -94,7 +94,7 @@ def _inlined(config: Entry, singular: str, chosen: Entry, folder: str) -> Entry:
 
 
 def _bytes(folder: str, path: str) -> bytes:
-    """Return the content of a file; `path` is relative to `folder`, the kubeconfig's own. Raises CliError if it
+    """Return the content of a file that the kubeconfig names. `path`: relative to `folder`. Raise CliError (2) if it
     cannot be read."""
     try:
         with open(os.path.join(folder, os.path.expanduser(path)), "rb") as file:

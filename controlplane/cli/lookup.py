@@ -26,32 +26,33 @@ FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out"})
 
 
 def job_id(session: Session, name: str) -> str:
-    """Return the id of the project's newest job with that name. An id is returned unchanged, without a request.
-    Raises CliError if no job has the name."""
+    """Return the id of the project's newest job with that name; an id is returned unchanged, without a request. Raise
+    CliError (3) if no job has the name."""
     return name if is_id(name) else jobs_named(session, name, limit=1)[0]
 
 
 def is_id(name: str) -> bool:
-    """Return whether the text is a job's id rather than its name."""
+    """Return whether the text has the form of a job's id (UUID) rather than of a name."""
     return _ID.match(name) is not None
 
 
 def jobs_named(session: Session, name: str, limit: int = 500) -> list[str]:
-    """Return the ids of the project's jobs with that name, newest first, at most `limit`. Raises CliError if there
+    """Return the ids of the project's jobs with that name, newest first, at most `limit`. Raise CliError (3) if there
     is none."""
     return [str(row["id"]) for row in _rows_named(session, name, limit)]
 
 
 def newest_job(session: Session, name: str) -> dict[str, Any]:
-    """Return the project's newest job with that name, as lists show it. Raises CliError if there is none."""
+    """Return the project's newest job with that name, as a row of the list of jobs. Raise CliError (3) if there is
+    none."""
     return _rows_named(session, name, limit=1)[0]
 
 
 def project_rows(
     session: Session, path: str, query: dict[str, Any], *, all_projects: bool = False
 ) -> dict[str, Any]:
-    """Return the list at the API path, filtered by `query` and, unless `all_projects`, to the project: at most
-    ROWS_MOST rows. Raises CliError (3) if there is no such project: an empty list would hide a misspelt name."""
+    """Return a list of the API: the rows of the project, with `all_projects` those of all projects, at most
+    ROWS_MOST. `path`: the list's path; `query`: more filters. Raise CliError (3) if the project does not exist."""
     if all_projects:
         return session.client.pages(path, query, ROWS_MOST)
     rows = session.client.pages(path, {"project": session.project, **query}, ROWS_MOST)
@@ -61,8 +62,8 @@ def project_rows(
 
 
 def require_name(name: str, what: str) -> None:
-    """Raise CliError for an empty name, as an unset variable of a script leaves it. `what`: the kind of object, for
-    the message."""
+    """Raise CliError (2) for an empty name, such as an unset variable of a script gives. `what`: the kind of object,
+    for the message."""
     if not name:
         raise CliError(f"an empty name names no {what}", USAGE)
 
@@ -79,9 +80,9 @@ def _rows_named(session: Session, name: str, limit: int) -> list[dict[str, Any]]
 
 
 def each_name(names: list[str], session: Session, act: Callable[[str], None]) -> int:
-    """Call `act` for each name. The error of one name is printed and the next follows; return the highest exit
-    code. Raises the error of a single name, and any error that would recur for all: unreachable server, timeout,
-    wrong usage, missing login."""
+    """Call `act` for each name, and return the highest exit code. The error for one name is printed, and the next
+    name follows. Raise the error at once if there is only one name, or if every name would meet it: no server, a
+    timeout, wrong usage, no login."""
     worst = DONE
     for name in names:
         try:
@@ -96,17 +97,15 @@ def each_name(names: list[str], session: Session, act: Callable[[str], None]) ->
 
 
 def find_job(session: Session, name: str) -> dict[str, Any]:
-    """Return the project's newest job with that name, or the job with that id, in REST form. Raises CliError
-    if there is none."""
+    """Return a job in REST form: the one with the id `name`, else the project's newest with that name. Raise CliError
+    (3) if there is none."""
     job: dict[str, Any] = session.get(f"jobs/{job_id(session, name)}")
     return job
 
 
 def project_path(name: str) -> str:
-    """Return a project's path in the API."""
     return f"projects/{segment(name)}"
 
 
 def node_path(name: str) -> str:
-    """Return a node's path in the API."""
     return f"nodes/{segment(name)}"

@@ -22,7 +22,8 @@ _UNSAFE_IN_JSON = "[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 
 
 class Output:
-    """Writes answers in the format `form` (the value of -o) to `stream`, and messages to `stderr`."""
+    """Writes results to `stream` and messages to `stderr`. `form`: the format, the value of -o; `environ`: decides
+    about colour."""
 
     def __init__(self, form: str, environ: dict[str, str], stream: TextIO, stderr: TextIO) -> None:
         self.form = form
@@ -39,29 +40,31 @@ class Output:
         return self.form not in ("table", "wide")
 
     def objects(self, page: dict[str, Any], columns: Sequence[Column]) -> None:
-        """Print a list in REST form: its rows as a table with these columns or, for a data format, the whole
-        list."""
+        """Print a list. `page`: the list in REST form, which a data format prints whole; a table shows its rows in
+        these columns."""
         if self.is_data:
             self.data(page)
         else:
             self.rows(page["results"], columns)
 
     def rows(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
-        """Print a table; -o wide adds the wide columns."""
+        """Print rows as a table. Only -o wide shows the columns with `is_wide`."""
         from controlplane.cli.tables import write_table
 
         shown = [column for column in columns if self.form == "wide" or not column.is_wide]
         write_table(self.stream, shown, rows, styled=self.is_coloured)
 
     def object(self, document: Any, summary: str) -> None:
-        """Print one object: for a data format the REST answer `document`, else `summary` unless it is ""."""
+        """Print one object: `document` in a data format, else the text `summary`. Nothing is printed for an empty
+        summary."""
         if self.is_data:
             self.data(document)
         elif summary:
             self.line(summary)
 
     def data(self, document: Any) -> None:
-        """Print the document as JSON, as YAML or through the jsonpath, as -o says."""
+        """Print the document in the data format of -o: YAML, jsonpath, else JSON. Raise CliError (2) for a malformed
+        jsonpath."""
         if self.form == "yaml":
             from controlplane.cli import yaml_dump
 
@@ -72,29 +75,28 @@ class Output:
             self.stream.write(as_json(document, indent=None if self.is_line_per_answer else 2) + "\n")
 
     def line(self, text: str) -> None:
-        """Print text to standard output; control characters are escaped."""
+        """Print a line to standard output, with control characters escaped."""
         self.stream.write("\n".join(map(terminal.visible, text.split("\n"))) + "\n")
 
     def say(self, text: str) -> None:
-        """Write a message to standard error, after flushing standard output so that the order is kept."""
+        """Write a message to standard error, after all output that was printed before."""
         self.flush()
         self.aside(text)
 
     def aside(self, text: str) -> None:
-        """Write a message to standard error without touching standard output; thread safe."""
+        """Write a message to standard error at once, also while output is still buffered. Thread-safe."""
         # In one call, so that the lines of several threads do not mix.
         print(
             "\n".join(map(terminal.visible, text.split("\n"))) + "\n", end="", file=self._stderr, flush=True
         )
 
     def status(self, text: str) -> None:
-        """Show a line on standard error in place of the previous one; "" removes it. Does nothing unless standard
-        error is a terminal."""
+        """Show the text on standard error in place of the last one; "" removes it. Does nothing unless standard error
+        is a terminal."""
         if self._stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=self._stderr, flush=True)
 
     def flush(self) -> None:
-        """Send buffered output to `stream` now."""
         self.stream.flush()
 
     def _jsonpath(self, document: Any) -> None:
@@ -105,7 +107,7 @@ class Output:
 
 
 def as_json(document: Any, indent: int | None = None) -> str:
-    """Return JSON text in which characters that a terminal would interpret are escaped. `indent`: blanks per
+    """Return the document as JSON. Characters that a terminal would interpret are escaped. `indent`: blanks per
     level, None for one line."""
     import json
     import re
@@ -115,12 +117,12 @@ def as_json(document: Any, indent: int | None = None) -> str:
 
 
 def checked_format(text: str) -> str:
-    """Return the value of -o unchanged. Raises CliError if there is no such format."""
+    """Return the value of -o unchanged. Raise CliError (2) if it is no known format."""
     if text in FORMATS or text.startswith(JSONPATH):
         return text
     raise CliError(f"-o {text}: no such format", USAGE, f"one of: {', '.join(FORMATS)}, jsonpath=PATH")
 
 
 def standard_output(form: str, environ: dict[str, str]) -> Output:
-    """Return the Output for the process's own standard streams."""
+    """Return an Output to the standard streams of this process."""
     return Output(form, environ, sys.stdout, sys.stderr)

@@ -13,15 +13,16 @@ from controlplane.cli.errors import USAGE, CliError
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """A help formatter that reads the terminal's width without `shutil`, which would import compression
-    modules at every start."""
+    """A help formatter for the terminal's width. argparse's own finds that by `shutil`, whose import of compression
+    modules would slow down every start."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of one command. `examples`: shown at the top of the help."""
+    """The parser of one command. `summary`: a line on what the command does; `takes_command`: it accepts a command
+    line after `--`; `examples`: command lines for the top of its help."""
 
     def __init__(self, prog: str, summary: str, takes_command: bool = False) -> None:
         super().__init__(
@@ -31,8 +32,8 @@ class Parser(argparse.ArgumentParser):
         self._takes_command = takes_command
 
     def add_common(self) -> None:
-        """Add the options that every command has. Called last, so that help lists the command's own options
-        first."""
+        """Add the options that all commands have. Call it last: the help lists options in the order in which they
+        were added."""
         group = self.add_argument_group("common options")
         group.add_argument(
             "-p", "--project", metavar="NAME", help="the project (default: see `yard config project`)"
@@ -53,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         group.add_argument("-h", "--help", action="help", help="show this help")
 
     def format_help(self) -> str:
-        """Return the examples, then argparse's help."""
+        """Return the examples, then the help of argparse."""
         lines = "".join(f"  {example}\n" for example in self.examples)
         usage = super().format_help()
         if self._takes_command:
@@ -62,8 +63,8 @@ class Parser(argparse.ArgumentParser):
         return f"examples:\n{lines}\n{usage}" if lines else usage
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Return the parsed words. Raises CliError for wrong words; for an unknown one it suggests the nearest
-        flag."""
+        """Return the parsed words. Raise CliError (2) for wrong words; for an unknown option the message suggests the
+        most similar one."""
         # Intermixed: options may stand between the positional arguments.
         parsed, unknown = self.parse_known_intermixed_args(list(words))
         if unknown:
@@ -71,12 +72,12 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def flags(self) -> list[str]:
-        """Return every visible option string, for suggestions and completion."""
+        """Return the option strings, such as `--watch`, of all options that the help shows."""
         shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
         return [flag for action in shown for flag in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
-        """Raise CliError (2) with a hint to the command's help."""
+        """Raise CliError (2) with the message, and with the command's help as hint."""
         raise CliError(
             f"{self.prog.removeprefix('yard ')}: {message}",
             USAGE,
@@ -90,25 +91,24 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_job(parser: Parser) -> None:
-    """Declare the argument of commands about one job."""
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
 
 
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that have a value: those whose options the user gave."""
+    """Return the fields whose value is not None: those whose options the user gave."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return the word of `known` that is most similar to `word`; "" if none is similar."""
+    """Return the most similar word of `known`; "" if none is similar."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, known, n=1, cutoff=0.6)), "")
 
 
 def glue_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Return the words with `--args --lr=1` as `--args=--lr=1`, for each of `flags`: the word after such a flag
-    is its value even if it begins with a dash."""
+    """Return the words with each flag of `flags` joined to the word after it: `--args --lr=1` as `--args=--lr=1`.
+    argparse would read a value that begins with a dash as an option."""
     glued: list[str] = []
     for word in words:
         if glued and glued[-1] in flags:
@@ -119,8 +119,8 @@ def glue_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 
 def argument(parse: Callable[[str], Any], what: str) -> Callable[[str], Any]:
-    """Return an argument type for argparse from `parse`, which raises ValueError for a wrong text; argparse then
-    shows "... is not `what`"."""
+    """Return an argument type for argparse that parses a text by `parse`. If that raises ValueError, the user gets
+    the message "... is not `what`"."""
 
     def read(text: str) -> Any:
         try:
@@ -154,7 +154,7 @@ key_value = argument(notation.parse_pair, notation.PAIR)
 
 
 def _columns() -> int:
-    """Return the width of help in columns: COLUMNS, else the terminal's, else 80."""
+    """Return the width of the help in columns: the variable COLUMNS, else the terminal's width, else 80."""
     stated = os.environ.get("COLUMNS", "")
     if stated.isdecimal() and int(stated) > 0:
         return int(stated)

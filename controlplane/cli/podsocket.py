@@ -24,8 +24,8 @@ _NO_STATUS = 1005
 
 
 def outcome(payload: bytes) -> dict[str, Any] | None:
-    """Return the message that reports a program's exit, with its `exit_code`; None for any other message. Raises
-    CliError for an error message."""
+    """Return a text message of the server if it reports the program's end (its `exit_code`), None for another one.
+    Raise CliError if it reports an error."""
     message: dict[str, Any] = json.loads(payload)
     if message.get("op") == "error":
         code = str(message.get("code"))
@@ -34,14 +34,14 @@ def outcome(payload: bytes) -> dict[str, Any] | None:
 
 
 def exit_code_of_close(closed: Closed, what: str) -> int:
-    """Return 0 if the websocket was closed normally. Raises CliError for any other close; `what`: the subject of
-    its message."""
+    """Return 0 if the websocket was closed normally. Raise CliError for any other close; `what`: the subject of its
+    message."""
     if closed.code in (NORMAL_CLOSURE, _NO_STATUS):
         return DONE
     raise CliError(f"{what} ended: {closed.reason or closed.code}", FAILED)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all bytes to the descriptor, in as many calls as necessary."""
+    """Write all of `data` to the file descriptor; blocks until that is done."""
     while data:
         data = data[os.write(descriptor, data) :]

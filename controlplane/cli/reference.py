@@ -48,7 +48,8 @@ whenever something changes.
 
 
 def pages() -> Iterator[str]:
-    """Yield the document in parts: introduction, exit codes, aliases, then every command with its help."""
+    """Yield the parts of the document: introduction, exit codes, aliases, common options, then every command with its
+    help."""
     yield _INTRODUCTION
     yield from ("\n## Exit codes\n\n| code | means |\n|---|---|\n", *_exit_codes())
     yield "\n`submit --wait` and `submit --logs` exit with the job's own; of several names the worst code counts.\n"
@@ -100,7 +101,7 @@ def _help(command: registry.Command) -> str:
 
 
 def _split_help(command: registry.Command) -> tuple[str, str]:
-    """Split a command's help: return it without the common options, and these options."""
+    """Return a command's help in two parts: without the common options, and these options."""
     own, _, common = build_parser(command).format_help().partition("common options:\n")
     return own, common
 

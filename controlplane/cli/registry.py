@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A command: one line of `yard help`. `path`: the words that call it; `target`: see above. `is_watchable`: it
-    accepts `--watch`; `takes_command`: it accepts a command line after `--`."""
+    """A command of `yard`. `path`: the words that call it; `target`: `MODULE:FUNCTION` below commands/; `summary`:
+    its line in `yard help`; `is_watchable`: it accepts `--watch`; `takes_command`: it accepts a command line after
+    `--`."""
 
     path: str
     target: str
@@ -21,7 +22,7 @@ class Command(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Commands under one heading of `yard help`."""
+    """The commands under one heading of `yard help`."""
 
     title: str
     commands: tuple[Command, ...]
@@ -169,8 +170,8 @@ COMMANDS = {command.path: command for group in GROUPS for command in group.comma
 
 
 def resolve(words: list[str]) -> tuple[Command, list[str]] | None:
-    """Return the command whose words (two, else one) begin `words`, and the remaining words; None if there is
-    none."""
+    """Return the command that `words` begin with, and the words after it; None if there is none. A command of two
+    words goes before one of one."""
     for length in (2, 1):
         command = COMMANDS.get(" ".join(words[:length]))
         if command is not None and len(words) >= length:

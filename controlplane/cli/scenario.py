@@ -14,7 +14,8 @@ _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scenarios")
 
 
 class Step(NamedTuple):
-    """One action of a team: a submission, or with `gpus` 0 a deletion, which may have several `jobs`."""
+    """One action of a team. `action`: submit or delete; `jobs`: the names of the jobs; `gpus`: per job, 0 for a
+    deletion."""
 
     number: int
     action: str
@@ -25,8 +26,8 @@ class Step(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Expected state after a step. `allocated`: every acceptable division of GPUs, in the order of QUOTAS' projects;
-    `physical_gpus`: the number of devices in use; `running`: the number of running jobs."""
+    """The expected state after a step. `allocated`: every acceptable division of the GPUs, each in the order of
+    QUOTAS; `physical_gpus`: devices in use; `running`: running jobs."""
 
     allocated: tuple[tuple[float, ...], ...]
     physical_gpus: int
@@ -34,7 +35,7 @@ class Expected(NamedTuple):
 
 
 def steps() -> list[Step]:
-    """Return the twenty steps in order."""
+    """Return the scenario's twenty steps, in order."""
     return [
         Step(
             int(row["seq"]),
@@ -49,7 +50,7 @@ def steps() -> list[Step]:
 
 
 def expectations() -> dict[int, Expected]:
-    """Return the expected state after each step, by its number."""
+    """Return the expected state after each step, by the step's number."""
     return {
         int(row["after_seq"]): Expected(
             _divisions([row[team.replace("-", "_")] for team in _PUBLISHED_QUOTAS]),
@@ -66,7 +67,8 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _divisions(cells: list[str]) -> tuple[tuple[float, ...], ...]:
-    """Parse `4 | 2|4 | 4|2 | 6` as two divisions: all first alternatives together, and all second ones."""
+    """Return the divisions of GPUs that one line of the file allows. Cells `4`, `2|4`, `4|2`, `6` give two: the first
+    alternatives together, and the second ones."""
     options = [cell.split("|") for cell in cells]
     count = max(map(len, options))
     return tuple(

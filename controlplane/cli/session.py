@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """The settings, output and connection of one run."""
+    """The settings, output and connection of one run. `project`: the value of -p, None without."""
 
     def __init__(self, config: Config, output: Output, project: str | None = None) -> None:
         self.config = config
@@ -26,27 +26,27 @@ class Session:
 
     @property
     def client(self) -> Client:
-        """Return the session's client for the configured server and token, which is created on first use. Raises
-        CliError as `Config.context`."""
+        """Return the client for the configured server and token; the first call creates it. Raise CliError (2) if the
+        selected context does not exist."""
         if self._client is None:
             self._client = self.new_client()
         return self._client
 
     def new_client(self) -> Client:
-        """Return another client for the same server, for use in another thread. The caller closes it."""
+        """Return another client for the same server, for another thread. The caller closes it."""
         from controlplane.cli.client import Client
 
         return Client(self.config.url, self.config.token, say=self.output.aside)
 
     def close(self) -> None:
-        """Close the connection, if one is open."""
+        """Close the connection to the server, if there is one."""
         if self._client is not None:
             self._client.close()
 
     @property
     def project(self) -> str:
-        """Return the project: -p, else TRAINYARD_PROJECT, else the context's. Raises CliError if there is
-        none."""
+        """Return the project's name: -p, else TRAINYARD_PROJECT, else the context's default. Raise CliError if there
+        is none."""
         name = self._project or self.config.project
         if not name and not self.config.token:
             raise CliError("not logged in", FORBIDDEN, LOG_IN)
@@ -58,22 +58,22 @@ class Session:
 
     @property
     def project_path(self) -> str:
-        """Return the project's path in the API."""
         from controlplane.cli.client import segment
 
         return f"projects/{segment(self.project)}"
 
     def pause(self, seconds: float) -> None:
-        """Wait `seconds`; a method, so that tests replace it."""
+        """Wait `seconds`. It is a method so that tests can replace it."""
         time.sleep(seconds)
 
     def get(self, path: str, **query: str | int | bool | None) -> Any:
-        """Send a GET and return the response's JSON. Raises ApiError for a refusal."""
+        """Send a GET to an API path and return the response's JSON. Raises as `Client.request`."""
         return self.client.get(path, query)
 
 
 def start_session(args: argparse.Namespace) -> Session:
-    """Return the session for the parsed common options. Raises CliError for an unknown output format."""
+    """Return the session for the common options. Raise CliError (2) for an unknown output format. Nothing is sent
+    yet."""
     environ = dict(os.environ)
     output = standard_output(checked_format(args.output), environ)
     return Session(Config(environ, args.context), output, args.project)

@@ -19,7 +19,7 @@ LOOK_SECONDS, LOOK_PRINTING_SECONDS = 2.0, 10.0
 
 
 def state_sentence(job: dict[str, Any]) -> str:
-    """Return a job's state and reason as one line. `job`: in REST form."""
+    """Return a job's state and reason as a sentence: `train1 is queued: no GPU is free`. `job`: in REST form."""
     status = job["status"]
     state, reason = status["state"], (status.get("reason") or {}).get("message")
     verb = state.replace("_", " ") if state in FINAL_STATES else f"is {state}"
@@ -28,10 +28,10 @@ def state_sentence(job: dict[str, Any]) -> str:
 
 
 class SilenceReporter:
-    """Prints the job's state after QUIET_SECONDS without output, and again when it changes. `said`: the
-    sentence that was printed before.
+    """Prints the state of a followed job after QUIET_SECONDS without output, and again when it changes.
 
-    Reads the job on a thread and connection of its own, and only during silence: most logs need no request.
+    `identifier`: the job's id; `said`: a state that was printed already. A thread with a connection of its own reads
+    the job, only during silence.
     """
 
     def __init__(self, session: Session, identifier: str, said: str = "") -> None:
@@ -47,12 +47,12 @@ class SilenceReporter:
         threading.Thread(target=self._watch, name="silence", daemon=True).start()
 
     def note_line(self) -> None:
-        """Record that the log printed a line, which begins a new period without a report."""
+        """Record that the log printed a line: the silence begins anew."""
         with self._lock:
             self._last_line_at, self.has_printed, self._said = time.monotonic(), True, ""
 
     def close(self) -> None:
-        """Stop; nothing is printed afterwards."""
+        """End the reports: nothing is printed after this returns."""
         with self._lock:
             self._closed.set()
 

@@ -19,7 +19,7 @@ SILENCE_SECONDS = 5.0
 
 
 class Event(NamedTuple):
-    """One server-sent event. `data`: its data lines, joined. `id`: "" if it has none."""
+    """A server-sent event. `name`: its type; `data`: its data lines, joined by newlines; `id`: "" without one."""
 
     name: str
     data: str
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 
 class EventParser:
-    """Converts bytes to events; pieces may end anywhere, even inside a character."""
+    """Parses server-sent events from bytes that arrive in pieces, which may end anywhere."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -35,7 +35,7 @@ class EventParser:
         self._data: list[str] = []
 
     def feed(self, piece: bytes) -> list[Event]:
-        """Return the events completed by `piece`."""
+        """Return the events that `piece` completes; [] if none."""
         # Decode complete lines only: a piece may end inside a character.
         *lines, self._rest = (self._rest + piece).split(b"\n")
         found = (self._line(line.removesuffix(b"\r").decode("utf-8", "replace")) for line in lines)
@@ -63,17 +63,17 @@ class EventParser:
 
 
 def events(client: Client, path: str, query: Query, last_id: str = "") -> Iterator[Event]:
-    """Yield the events of one connection, after `last_id` if the server still has them; stops when the server
-    ends it. Raises CliError if it breaks."""
+    """Yield the events of one connection until the server ends it. `last_id`: continue after this event, if the
+    server still has it; "" for no such event. Raise CliError if the connection fails."""
     parser = EventParser()
     for piece in client.stream(path, query, {"Last-Event-ID": last_id} if last_id else {}):
         yield from parser.feed(piece)
 
 
 def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], None]) -> Iterator[Event]:
-    """Yield events across reconnects; each connection continues after the last event that had an id. `sleep`:
-    waits between connections. Never ends by itself: raises CliError for a permanent error, and after MAX_BREAKS
-    breaks in a row."""
+    """Yield events without end: after a break it connects again and continues after the last event with an id.
+    `sleep`: waits between connections. Raise CliError for a permanent error, and after MAX_BREAKS breaks without an
+    event between them."""
     breaks, last_id = 0, ""
     while True:
         failure: CliError | None = None
@@ -93,8 +93,8 @@ def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], N
 
 
 def patiently(look: Callable[[], T], sleep: Callable[[float], None]) -> T:
-    """Return what `look` returns. Retries temporary errors for about a minute, for example while the server
-    restarts; `sleep` waits in between. Raises the CliError of the last try, and any permanent one."""
+    """Return what `look` returns. If it raises a temporary error (such as while the server restarts), it is called
+    again, for about a minute; `sleep` waits in between. Raise the CliError of the last call, and any permanent one."""
     for attempt in range(1, MAX_BREAKS + 1):
         try:
             return look()
@@ -106,10 +106,10 @@ def patiently(look: Callable[[], T], sleep: Callable[[float], None]) -> T:
 
 
 class ChangeListener:
-    """Waits for changes of `topic` on the live feed.
+    """Waits for changes of `topic`, by the server's live feed in a thread of its own.
 
-    The caller reads the new state by REST, so a silent, late or refused feed delays updates by at most
-    SILENCE_SECONDS.
+    The feed may be late or refused. So the caller reads the state again by REST after each `wait`, of SILENCE_SECONDS
+    at most.
     """
 
     def __init__(self, client: Client, topic: str) -> None:
@@ -121,12 +121,13 @@ class ChangeListener:
         threading.Thread(target=self._listen, name="changes", daemon=True).start()
 
     def wait(self, seconds: float) -> None:
-        """Wait at most `seconds` until the topic changes; return at once if it changed since the last call."""
+        """Wait up to `seconds` for a change of the topic. A change since the last call counts, so that none is
+        missed."""
         self._changed.wait(seconds)
         self._changed.clear()
 
     def close(self) -> None:
-        """Stop listening; the connection ends with the next event."""
+        """Stop listening. The thread ends with the next event."""
         self._closed.set()
 
     def _listen(self) -> None:
@@ -149,7 +150,7 @@ def _delay_seconds(attempt: int) -> float:
 
 
 def _is_passing(error: CliError) -> bool:
-    """Return whether the error is temporary, so that the same request may succeed later."""
+    """Return whether the error is temporary: the same request may succeed later."""
     if isinstance(error, ApiError):
         return error.status in (429, 502, 503, 504)
     return error.exit_code in (UNREACHABLE, TIMED_OUT)

@@ -37,7 +37,7 @@ STATE_STYLES = {
 
 
 class Column(NamedTuple):
-    """A column: its heading, the function from a row to the cell, whether only `-o wide` shows it, and whether it is
+    """A column of a table. `cell`: returns a row's value; `is_wide`: only `-o wide` shows the column; `is_number`:
     aligned to the right."""
 
     heading: str
@@ -47,7 +47,7 @@ class Column(NamedTuple):
 
 
 def status_of(row: Row) -> Row:
-    """Return the status of a REST object; {} if the server sends none."""
+    """Return the `status` of an object in REST form; {} if it has none."""
     status: Row = row.get("status") or {}
     return status
 
@@ -60,8 +60,7 @@ STATE = Column("STATE", lambda row: row["status"]["state"])
 
 
 def write_table(stream: TextIO, columns: Sequence[Column], rows: Sequence[Row], *, styled: bool) -> None:
-    """Write the rows as a table below the columns' headings. `styled`: for a terminal with colour, drawn with
-    `rich` if it is installed."""
+    """Write the rows as a table with headings. `styled`: with colour, by `rich` if that is installed; for terminals."""
     cells = [[_cell_text(column.cell(row)) for column in columns] for row in rows]
     if styled and _write_rich(stream, columns, cells):
         return
@@ -69,8 +68,8 @@ def write_table(stream: TextIO, columns: Sequence[Column], rows: Sequence[Row], 
 
 
 def plain_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> str:
-    """Return the aligned text: two spaces between columns, numbers right-aligned, no trailing spaces. `cells`: the
-    texts by row."""
+    """Return a table as text: columns separated by two spaces, numbers aligned to the right, no spaces at the ends of
+    lines. `cells`: the texts of each row."""
     grid = [[column.heading for column in columns], *cells]
     widths = [max(map(_width, column)) for column in zip(*grid, strict=True)]
     lines = (
@@ -83,7 +82,7 @@ def plain_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> st
 
 
 def _write_rich(stream: TextIO, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> bool:
-    """Draw with `rich`; return False if it is not installed, so that the plain table is used."""
+    """Write the table by `rich`. Return False, with nothing written, if `rich` is not installed."""
     import shutil
 
     try:
@@ -118,8 +117,8 @@ def _padded(cell: str, width: int, column: Column) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the number of terminal columns of `text`: wide East Asian characters take two, combining marks
-    none."""
+    """Return how many terminal columns the text takes: two for a wide East Asian character, none for a combining
+    mark."""
     if text.isascii():
         return len(text)
     return sum(

@@ -18,22 +18,20 @@ _RESET = "\x1b[0m"
 
 
 def is_coloured(environ: dict[str, str], is_terminal: bool) -> bool:
-    """Return whether to use colour: on a terminal, unless NO_COLOR is set or TERM is dumb."""
+    """Return whether to use colour: on a terminal, unless NO_COLOR is set or TERM is `dumb`."""
     return is_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 def visible(text: str) -> str:
-    """Return `text` with every control or bidirectional character escaped, also colours: for table cells and
+    """Return the text with every control and bidirectional character escaped, colour codes too; for table cells and
     messages."""
     return _UNSAFE.sub(_written_out, text) if _UNSAFE.search(text) else text
 
 
 def log_line(text: str, *, colour: bool) -> str:
-    """Return one line of a job's output for a terminal: text overwritten by carriage returns is dropped, SGR
-    codes are kept.
-
-    A line with colours ends with a reset, so that it cannot colour later lines.
-    """
+    """Return a line of a job's output so that it is safe on a terminal. Text before a carriage return is dropped, as
+    a terminal overwrites it; control characters are escaped. With `colour`, colour codes are kept and reset at the
+    end of the line."""
     shown = text.rstrip("\r").rpartition("\r")[2]
     if not _UNSAFE.search(shown):
         return shown
@@ -52,8 +50,8 @@ def _drop_colour(match: re.Match[str]) -> str:
 
 
 def _written_out(match: re.Match[str]) -> str:
-    """Return the matched character as text: caret notation for C0 controls and DEL (`^[`), the code point for
-    others (`<9b>`, `<202e>`)."""
+    """Return the matched character as text: caret notation (`^[`) for C0 controls and DEL, else the code point
+    (`<9b>`)."""
     code = ord(match.group())
     if code == 0x7F:
         return "^?"

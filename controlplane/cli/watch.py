@@ -17,8 +17,8 @@ _CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 
 def watch_command(function: Callable[[Namespace, Session], int], args: Namespace, session: Session) -> int:
-    """Print the output of `function`, and again after every change in the control plane that changes it. Returns
-    0 at Ctrl-C."""
+    """Print the output of the command `function`, then again whenever a change in the control plane changes it, until
+    Ctrl-C. Return 0."""
     shown: str | None = None
     session.output.is_line_per_answer = True
     look = partial(_captured, function, args, session)
@@ -41,7 +41,7 @@ def watch_command(function: Callable[[Namespace, Session], int], args: Namespace
 
 
 def _captured(function: Callable[[Namespace, Session], int], args: Namespace, session: Session) -> str:
-    """Return the command's output as text; the stream acts as a terminal, so colours are kept."""
+    """Run the command `function` and return its output as text, with the colours that it has on the terminal."""
     real, session.output.stream = session.output.stream, io.StringIO()
     try:
         function(args, session)
@@ -51,8 +51,8 @@ def _captured(function: Callable[[Namespace, Session], int], args: Namespace, se
 
 
 def _show(text: str, output: Output) -> None:
-    """Write the text: on a terminal it replaces the previous one and is cut to the window's height; into a pipe,
-    and as data, it is appended."""
+    """Write the text. On a terminal a table replaces the previous text and is cut to the window's height. Into a
+    pipe, and in a data format, the text is appended."""
     if output.is_terminal and not output.is_data:
         import shutil
 

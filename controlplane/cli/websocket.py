@@ -21,7 +21,7 @@ _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 class Frame(NamedTuple):
-    """A received websocket frame: opcode, payload, and whether it is the last of its message."""
+    """A received websocket frame. `is_final`: it is the last of its message."""
 
     is_final: bool
     opcode: int
@@ -29,7 +29,8 @@ class Frame(NamedTuple):
 
 
 class Closed(Exception):
-    """The connection is closed: `code` (1005: a close frame without one, 1006: no close frame) and `reason`."""
+    """The connection is closed. `code`: of the close frame; 1005 if the frame has none, 1006 if there was no close
+    frame."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"closed with {code} {reason}".strip())
@@ -38,13 +39,14 @@ class Closed(Exception):
 
 
 class FrameParser:
-    """Converts bytes to frames; pieces may end anywhere."""
+    """Parses frames from bytes that arrive in pieces, which may end anywhere."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, piece: bytes) -> list[Frame]:
-        """Return the frames completed by `piece`."""
+        """Return the frames that `piece` completes; [] if none. Raise CliError for a frame that is too long or
+        malformed."""
         self._buffer += piece
         frames = []
         while (frame := self._next()) is not None:
@@ -72,8 +74,8 @@ class FrameParser:
 
 
 def encode_frame(opcode: int, payload: bytes, mask: bytes) -> bytes:
-    """Return a single frame with a whole message, masked as clients must. `opcode`: TEXT, BINARY, CLOSE, PING or
-    PONG; `mask`: four fresh random bytes."""
+    """Return the bytes of a frame with a whole message, masked as RFC 6455 demands of clients. `opcode`: such as TEXT
+    or CLOSE; `mask`: four random bytes, new for each frame."""
     size = len(payload)
     if size < 126:
         head = bytes([0x80 | opcode, 0x80 | size])
@@ -85,7 +87,7 @@ def encode_frame(opcode: int, payload: bytes, mask: bytes) -> bytes:
 
 
 class WebSocket:
-    """An open connection. `receive` returns whole messages and answers pings."""
+    """An open websocket connection. `left_over`: bytes that were received after the handshake's response."""
 
     def __init__(self, connection: socket.socket, left_over: bytes = b"") -> None:
         self._socket = connection
@@ -95,22 +97,22 @@ class WebSocket:
         self._parts: list[bytes] = []
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for select."""
+        """Return the socket's file descriptor, so that `select` can wait for it."""
         return self._socket.fileno()
 
     @property
     def has_buffered(self) -> bool:
-        """Return whether bytes are buffered above the socket, where select cannot see them."""
+        """Return whether received bytes are buffered outside the socket, so that `select` would not report them."""
         pending = getattr(self._socket, "pending", None)
         return bool(self._ready) or bool(pending is not None and pending())
 
     def send(self, opcode: int, payload: bytes) -> None:
-        """Send one message (`opcode`: TEXT or BINARY) in a single masked frame."""
+        """Send one message as a single frame. `opcode`: TEXT or BINARY."""
         self._socket.sendall(encode_frame(opcode, payload, os.urandom(4)))
 
     def receive(self) -> list[tuple[int, bytes]]:
-        """Wait for bytes and return the messages that they complete, possibly none, as (opcode, payload). Raises
-        Closed once the other side has closed and all messages before that were returned."""
+        """Wait for bytes and return the messages (opcode, payload) that they complete; [] if none. Answers pings.
+        Raise Closed once the other side has closed the connection; messages received before that are returned first."""
         if not self._ready:
             piece = self._socket.recv(65_536)
             if not piece:
@@ -126,7 +128,7 @@ class WebSocket:
         return messages
 
     def close(self) -> None:
-        """Send a close frame if the connection is still open, and close it."""
+        """Close the connection, with a close frame if it is still open."""
         try:
             self.send(CLOSE, NORMAL_CLOSURE.to_bytes(2, "big"))
         except OSError:
@@ -154,9 +156,9 @@ class WebSocket:
 
 
 def connect(url: str, path: str, headers: dict[str, str], timeout: float = 10.0) -> WebSocket:
-    """Open a websocket to `path` on the server at `url`, with these request headers. `timeout`: seconds for the
-    handshake, not for later reads. Raises ApiError if the server refuses, CliError if it cannot be reached or
-    does not support websockets."""
+    """Open a websocket to `path` on the server at `url`. `headers`: of the request; `timeout`: seconds for the
+    handshake, not for later reads. Raise ApiError if the server refuses, CliError if it cannot be reached or does not
+    support websockets."""
     parts = urlsplit(url)
     key = base64.b64encode(os.urandom(16)).decode()
     try:
@@ -206,8 +208,8 @@ def _request(parts: SplitResult, path: str, headers: dict[str, str]) -> bytes:
 
 
 def _answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
-    """Return the response's status (0 if malformed), its headers by lower-case name, and the bytes received after
-    them. Raises ConnectionResetError if the response is incomplete or too long."""
+    """Read the response to the handshake. Return its status (0 if malformed), its headers by lower-case name, and the
+    bytes received after it. Raise ConnectionResetError if it is incomplete or too long."""
     received = b""
     while b"\r\n\r\n" not in received:
         piece = connection.recv(4096)
@@ -241,7 +243,7 @@ def _check(first: int, second: int, length: int) -> None:
 
 
 def _masked(payload: bytes, mask: bytes) -> bytes:
-    """Return the payload XOR the repeated mask, computed as one integer operation."""
+    """Return the payload XOR the mask, which repeats; computed as one integer operation."""
     size = len(payload)
     repeated = (mask * (size // 4 + 1))[:size]
     return (int.from_bytes(payload, "big") ^ int.from_bytes(repeated, "big")).to_bytes(size, "big")

@@ -12,7 +12,7 @@ _RESERVED = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "nul
 
 
 def dump(document: Any) -> str:
-    """Return the document as YAML text, ending with a newline."""
+    """Return the document as YAML, with a newline at its end."""
     return "\n".join(_lines(document, 0)) + "\n"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def describe_code(code: dict[str, Any]) -> str:
-    """Return a line about a job's code in REST form: tree, commit, branch and repository, as far as known."""
+    """Return a line about a job's code: tree, commit, branch and repository, as far as they are known."""
     words = [str(code["tree"])[:19]]
     if code.get("commit"):
         words.append(f"commit {str(code['commit'])[:10]}{' with changes' if code.get('is_dirty') else ''}")

@@ -11,7 +11,7 @@ _WILD = re.compile(r"\*\*/|/\*\*|\*|\?|\[!?\]?[^\]]*\]|\\.|.", re.DOTALL)
 
 class Ignore:
     """The patterns of one .yardignore file. If several match a path, the last one decides. A file in an ignored
-    directory cannot be re-included."""
+    directory cannot be re-included. False without patterns."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._rules = [rule for line in lines if (rule := _rule(line)) is not None]
@@ -31,16 +31,16 @@ class Ignore:
         ]
 
     def leaves_out(self, path: str, *, is_folder: bool = False) -> bool:
-        """Return whether the patterns ignore this path itself; directories above it are not considered.
-        `is_folder`: the path is a directory, so that patterns with a trailing slash apply too."""
+        """Return whether the patterns ignore this path, regardless of the directories above it. `is_folder`: it is a
+        directory, which also matches patterns with a trailing slash."""
         for pattern, is_negated, only_folders in reversed(self._rules):
             if (is_folder or not only_folders) and pattern.fullmatch(path):
                 return not is_negated
         return False
 
     def _is_in_left_out(self, folder: str, known: dict[str, bool]) -> bool:
-        """Return whether the patterns ignore a directory or one above it. `known`: results by directory, to
-        which new ones are added."""
+        """Return whether the patterns ignore a directory or one above it. `known`: earlier results by directory; new
+        ones are added."""
         if folder not in known:
             above = folder.rpartition("/")[0]
             known[folder] = self._is_in_left_out(above, known) or self.leaves_out(folder, is_folder=True)
@@ -48,8 +48,8 @@ class Ignore:
 
 
 def _rule(line: str) -> tuple[re.Pattern[str], bool, bool] | None:
-    """Return (pattern, whether it re-includes, whether it matches directories only); None for a comment or
-    empty line."""
+    """Return (pattern, whether it re-includes, whether it matches directories only) for a line of the file; None for
+    a comment or an empty line."""
     text = re.sub(r"(?<!\\)[ \t]+\Z", "", line.rstrip("\r\n"))
     if not text or text.startswith("#"):
         return None

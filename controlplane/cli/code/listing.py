@@ -22,8 +22,8 @@ _LISTING = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Paths of files and links relative to the directory `root`, with slashes. `commit`: "" without git or commits.
-    `has_untracked`: some of the files are not tracked by git; `is_git`: the files were listed by git."""
+    """The code files of the directory `root`: relative paths with slashes. `commit`: that of git, "" without one.
+    `has_untracked`: git does not track some of them; `is_git`: git listed them."""
 
     root: str
     paths: tuple[str, ...]
@@ -33,8 +33,8 @@ class Listing:
 
 
 def list_files(root: str) -> Listing:
-    """Return the code files of a directory. Raises CliError (2) for a path that is not a directory, file names
-    that are not Unicode and, without git, more than WALK_MOST files."""
+    """Return the code files of a directory: those that git tracks or does not ignore; without git all. Raise CliError
+    if it is no directory, has a name that is not UTF-8, or without git more than WALK_MOST files."""
     if not os.path.isdir(root):
         raise CliError(f"--code {root}: there is no such directory", USAGE)
     ignore = _ignore(root)
@@ -47,8 +47,8 @@ def list_files(root: str) -> Listing:
 
 
 def origin(listing: Listing) -> dict[str, object]:
-    """Return the git origin of a listing's files, as stored with a tree on the server: `commit`, `branch`,
-    `is_dirty`, `diff` and `repository`; {} without git."""
+    """Return where a listing's files come from, as the server stores it: `commit`, `branch`, `is_dirty`, `diff` and
+    `repository`; {} without git."""
     if not listing.is_git:
         return {}
     diff = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--relative", "--", ".")
@@ -70,8 +70,8 @@ def origin(listing: Listing) -> dict[str, object]:
 
 
 def _with_git(root: str) -> tuple[list[str], set[str], str] | None:
-    """Return (paths, untracked paths, commit), the commit "" if there is none yet; None if git cannot list the
-    directory, as outside a repository."""
+    """Return (paths, untracked paths, commit) of a directory by git, with the commit "" if there is none yet; None if
+    git cannot list the directory, for example outside a repository."""
     listed, revision = _git(root, *_LISTING), _git(root, *_REVISION)
     code, out = _said(listed)
     commit = _said(revision)[1].decode().strip()
@@ -93,8 +93,8 @@ def _with_git(root: str) -> tuple[list[str], set[str], str] | None:
 
 
 def _of_repository_inside(root: str, path: str) -> list[str]:
-    """Return the files of a submodule or nested repository at `path`, relative to `root`; the path itself if it is a
-    link, [] if git cannot list it."""
+    """Return the files of the submodule or nested repository at `path`, relative to `root`; the path itself if it is
+    a link, [] if git cannot list it."""
     if os.path.islink(os.path.join(root, path)):
         return [path]
     inside = _with_git(os.path.join(root, path))
@@ -127,8 +127,8 @@ def _ignore(root: str) -> Ignore:
 
 
 def _walk(root: str, ignore: Ignore) -> Iterator[str]:
-    """Yield every file and link below a directory. Skips ignored directories and follows no links. Raises
-    CliError beyond WALK_MOST files."""
+    """Yield every file and link below a directory; skips .git and ignored directories, and follows no links. Raise
+    CliError after more than WALK_MOST files."""
     count = 0
     for folder, folders, files in os.walk(root):
         below = os.path.relpath(folder, root).replace(os.sep, "/")
@@ -159,7 +159,7 @@ def _checked(paths: list[str]) -> list[str]:
 
 
 def _without_credentials(url: str) -> str:
-    """Return a remote's URL without user and password."""
+    """Return a repository's URL without user name and password."""
     scheme, found, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if found and "@" in rest.partition("/")[0] else url
 

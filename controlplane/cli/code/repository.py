@@ -16,9 +16,9 @@ _REPOSITORY = re.compile(r"(?P<url>[a-z]+://[^/]*/[^@]+)(@(?P<ref>[^@]+))?")
 
 
 def bring_repository(session: Session, text: str) -> dict[str, str]:
-    """Request that the server imports a git repository, and wait for the end. `text`: URL@REF, or URL for the
-    default branch. Return the `code` field of a spec. Raises CliError for a malformed URL, and if the import
-    fails or takes longer than LONGEST_SECONDS."""
+    """Have the server import a repository, `URL@REF` or `URL` for its default branch, and wait for that. Return the
+    `code` field of a job's spec. Raise CliError for a malformed URL, and if the import fails or takes longer than
+    LONGEST_SECONDS."""
     found = _REPOSITORY.fullmatch(text)
     if found is None:
         raise CliError(f"{text!r} is not a repository", USAGE, "write https://HOST/PATH@BRANCH")

@@ -33,7 +33,7 @@ _REMEMBERED_MOST = 64  # directories
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The files of a directory. `digest`: the hexadecimal hash that names the tree."""
+    """The code files of a directory. `digest`: the hash in hexadecimal that names the tree on the server."""
 
     root: str
     files: tuple[Entry, ...]
@@ -45,10 +45,9 @@ class Tree:
 
 
 def read_tree(listing: Listing, environ: dict[str, str]) -> Tree:
-    """Return the tree of a listing; hashes only changed files. Leaves out files deleted meanwhile. `environ`:
-    environment variables, which determine the directory of the hash cache.
-
-    Raises CliError (2) if there are no files or too many, and for links that lead out of the directory."""
+    """Return the tree of a listing, without files deleted meanwhile. Only changed files are hashed; `environ`
+    determines where the hashes are cached. Raise CliError if there are no files or too many, one cannot be read, or a
+    link leads out of the directory."""
     if len(listing.paths) > FILES_MOST:
         message = f"{listing.root} has {len(listing.paths):,} files; at most {FILES_MOST:,} go with a job"
         raise CliError(
@@ -67,8 +66,8 @@ _HINT = f"name in {NAME} what the job does not need; data belongs into a dataset
 
 
 def largest_folders(sizes: dict[str, int], unit: str = "bytes") -> str:
-    """Return lines with the five largest directories (at most two levels deep), largest first. `sizes`: bytes by
-    path; for `unit` "files" each value is 1."""
+    """Return lines with the five directories, at most two levels deep, that contain most. `sizes`: bytes by path, or
+    1 by path with `unit` "files"."""
     totals: Counter[str] = Counter()
     for path, size in sizes.items():
         parts = path.split("/")[:-1][:2]
@@ -77,8 +76,7 @@ def largest_folders(sizes: dict[str, int], unit: str = "bytes") -> str:
 
 
 def too_large(tree: Tree, message: str) -> CliError:
-    """Return the error (2) for a tree that the server refuses as too large: `message` and the largest
-    directories."""
+    """Return the CliError for a tree that the server refuses as too large: `message`, then the largest directories."""
     sizes = {file.path: file.size for file in tree.files}
     return CliError(f"{message}\n{largest_folders(sizes)}", USAGE, _HINT)
 
@@ -115,7 +113,7 @@ def _link(path: str, target: str) -> Entry:
 
 
 class _Memory:
-    """Cache of the hashes of a directory's files."""
+    """The cached hashes of one directory's files, in a file of the user's cache directory."""
 
     def __init__(self, root: str, environ: dict[str, str]) -> None:
         base = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -131,8 +129,7 @@ class _Memory:
             self._known = known if isinstance(known, dict) else {}
 
     def find(self, path: str, found: os.stat_result) -> str | None:
-        """Return the hash of a file that did not change since it was hashed, else None. `found`: its present
-        status."""
+        """Return the cached hash of a file that has not changed since, else None. `found`: its present status."""
         known = self._known.get(path)
         if not known or known[:4] != [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]:
             return None
@@ -140,8 +137,8 @@ class _Memory:
         return str(known[4])
 
     def note(self, path: str, place: str, found: os.stat_result) -> str:
-        """Hash the file at `place`, and cache the hash under `path` unless the file changed so recently that it may
-        change again within one timestamp. `found`: its status before it is read."""
+        """Hash the file at `place` and return the hash. It is cached under `path`, unless the file changed so
+        recently that it may change again within one timestamp. `found`: its status before it was read."""
         with open(place, "rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         self._is_changed = True
@@ -151,7 +148,8 @@ class _Memory:
         return sha256
 
     def save(self) -> None:
-        """Write the index if it changed. An error is ignored: without it the next run only hashes all files again."""
+        """Write the cache if it changed. An error is ignored, because without a cache the next run only hashes all
+        files again."""
         if not self._is_changed and len(self._now) == len(self._known):
             return
         folder = os.path.dirname(self._path)

@@ -22,9 +22,9 @@ _TOO_LARGE = ("tree_too_large", "too_many", "too_many_files", "body_too_large")
 
 
 def bring_code(session: Session, root: str, environ: dict[str, str]) -> dict[str, str]:
-    """Upload the files of a directory that the server lacks; return the `code` field of a spec. Starts again, at
-    most TRIES times, if files change meanwhile. Raises CliError as `list_files` and `read_tree`, and if the
-    server refuses the tree."""
+    """Upload the code files of a directory that the server lacks, and return the `code` field of a job's spec.
+    Repeats that if files change meanwhile. Raise CliError as `list_files` and `read_tree`, and if the server refuses
+    the tree."""
     root = os.path.abspath(os.path.expanduser(root))
     for attempt in range(1, TRIES + 1):
         listing = list_files(root)
@@ -51,8 +51,8 @@ def _is_known(session: Session, tree: Tree, listing: Listing) -> bool:
 
 
 def _upload(session: Session, tree: Tree, listing: Listing) -> list[Entry]:
-    """Send the files that the server lacks; return them, one for each content. Raises CliError if the tree is too
-    large or the server computes another hash, ApiError for other refusals."""
+    """Send the files that the server lacks; return them, one per content. Raise CliError if the tree is too large or
+    the server computes another hash, ApiError for other refusals."""
     client = session.client
     try:
         begun = client.post(f"{session.project_path}/code", {"files": [listed(file) for file in tree.files]})
@@ -74,7 +74,7 @@ def _upload(session: Session, tree: Tree, listing: Listing) -> list[Entry]:
 
 
 def listed(file: Entry) -> dict[str, object]:
-    """Return a file in REST form: {"path", "size", "hash"}, also "executable" if it is, or {"path", "link"}."""
+    """Return a file as a REST object: {"path", "size", "hash"} with "executable" if it is, or {"path", "link"}."""
     if file.kind == LINK:
         return {"path": file.path, "link": file.target}
     shown: dict[str, object] = {"path": file.path, "size": file.size, "hash": file.sha256}
@@ -99,11 +99,8 @@ def _parts(files: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 
 def _archive(tree: Tree, files: Sequence[Entry]) -> Iterator[bytes]:
-    """Yield a tar of the files, named by their hash.
-
-    Its length was announced, so a file that has another size by now is truncated or padded; the server then
-    refuses it because of its hash.
-    """
+    """Yield a tar of these files, each named by its hash. Its length was announced, so a file whose size has changed
+    since is truncated or padded; the server then refuses it by its hash."""
     for file in files:
         content = _content(tree.root, file)
         yield _header(file) + content + bytes(_padded(file.size) - file.size)
@@ -119,7 +116,7 @@ def _content(root: str, file: Entry) -> bytes:
 
 
 def _header(file: Entry) -> bytes:
-    """Return the header of a plain file in a tar archive (POSIX ustar)."""
+    """Return the tar header (POSIX ustar) of a plain file."""
     name = file.sha256.encode().ljust(100, b"\0")
     start = name + b"0000644\0" + b"0000000\0" * 2 + b"%011o\0" % file.size + b"%011o\0" % 0
     end = (b"0" + bytes(100) + b"ustar\x0000").ljust(_BLOCK - len(start) - 8, b"\0")

@@ -36,7 +36,7 @@ def help_arguments(parser: Parser) -> None:
 
 
 def help_(args: Namespace, session: Session) -> int:
-    """Print the overview of all commands, or the help of one topic."""
+    """Print the overview, or the help on one command or topic."""
     session.output.stream.write(_topic(args.topic))
     return DONE
 
@@ -53,7 +53,7 @@ def overview() -> str:
 
 
 def aliases_text() -> str:
-    """Return a list of all aliases with their meanings."""
+    """Return all accepted command lines of other systems, with their meanings."""
     from controlplane.cli.aliases import ALIASES
 
     width = max(len(alias.spelling) for alias in ALIASES)
@@ -62,7 +62,7 @@ def aliases_text() -> str:
 
 
 def exit_codes_text() -> str:
-    """Return a list of the exit codes with their meanings."""
+    """Return all exit codes with their meanings."""
     lines = (f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
     return (
         "Exit codes:\n\n"
@@ -97,8 +97,8 @@ def _command_help(words: list[str]) -> str:
 
 
 def _beneath(words: list[str]) -> str:
-    """Return the commands that begin with these words, such as those of `yard help cluster`; "" if there are
-    none."""
+    """Return the commands that begin with these words, such as those of `yard help cluster`, one per line; "" if
+    there are none."""
     paths = [path for path in registry.COMMANDS if path.split()[: len(words)] == words]
     width = max(map(len, paths), default=0)
     return "".join(f"  yard {path:<{width}}  {registry.COMMANDS[path].summary}\n" for path in sorted(paths))

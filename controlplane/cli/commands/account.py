@@ -38,8 +38,8 @@ def login_arguments(parser: Parser) -> None:
 
 
 def login(args: Namespace, session: Session) -> int:
-    """Obtain or read a token, check it with the server, and store it in the config file, which only its owner can
-    read."""
+    """Get an API token for a name and password, or read one; check it and store it in the config file, which only its
+    owner can read."""
     url = args.url.rstrip("/")
     token = _token(args, url, session)
     with Client(url, token) as client:
@@ -70,7 +70,7 @@ def whoami_arguments(parser: Parser) -> None:
 
 
 def whoami(args: Namespace, session: Session) -> int:
-    """Print the user, whether a site admin, and the role in each project."""
+    """Print the user name, whether the user is a site admin, and the role in each project."""
     who = session.get("whoami")
     rows: list[tuple[str, object]] = [
         ("User", who["username"]),
@@ -98,7 +98,7 @@ def _token(args: Namespace, url: str, session: Session) -> str:
 
 
 def _require_server(url: str) -> None:
-    """Raise CliError if no control plane answers at `url`; called before a password is asked for."""
+    """Raise CliError if no control plane answers at this address; called before a password is requested."""
     with Client(url, "", timeout=_FIRST_ANSWER_SECONDS) as client:
         try:
             client.get("whoami")
@@ -139,8 +139,7 @@ def _asked_secretly(prompt: str) -> str:
 
 
 def _no_answer(what: str) -> CliError:
-    """Return the error for a prompt that was answered with nothing or Ctrl-D; first ends the prompt's line.
-    `what`: the requested value."""
+    """Return the CliError for Enter or Ctrl-D at a prompt. First ends the prompt's line on the terminal."""
     print(file=sys.stderr)
     return CliError(f"no {what} given, nothing was stored", USAGE)
 

@@ -61,15 +61,13 @@ def files(args: Namespace, session: Session) -> int:
 
 
 def download_arguments(parser: Parser) -> None:
-    """Declare the artifact to download and the directory for it."""
     parser.examples = ["yard artifact download train1/model ./model"]
     parser.add_argument("artifact", metavar=_ARTIFACT)
     parser.add_argument("directory", type=directory_path, metavar="DIR")
 
 
 def download(args: Namespace, session: Session) -> int:
-    """Write an artifact's files into a directory and verify each. Repeating an interrupted download continues it.
-    Raises CliError if the artifact is not stored."""
+    """Write an artifact's files into a directory and verify each. A repeat continues an interrupted download."""
     from controlplane.cli.dataset_sync import fetch_tree
 
     found, target = kept_artifact(session, args.artifact), Path(args.directory)
@@ -92,7 +90,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete an artifact; refused without --yes."""
+    """Delete an artifact, after a confirmation or with --yes."""
     found = find_artifact(session, args.artifact)
     require_yes(args, f"{args.artifact} cannot be restored", f"yard artifact delete {args.artifact}")
     answer = session.client.delete(f"artifacts/{found['id']}")
@@ -101,8 +99,8 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def kept_artifact(session: Session, text: str) -> Row:
-    """Return the artifact JOB/NAME. If its job has ended but it is still being stored, wait for that, at most
-    KEEP_SECONDS; its `status` then says whether it is stored. Raises CliError as `find_artifact`."""
+    """Return the artifact that `text`, JOB/NAME, names. If its job has ended but it is not stored yet, wait for that,
+    at most KEEP_SECONDS; `status` shows whether it is stored. Raise CliError as `find_artifact`."""
     found, waited = find_artifact(session, text), 0.0
     while found["status"]["state"] in _COMING and waited < KEEP_SECONDS:
         if not waited:
@@ -116,8 +114,8 @@ def kept_artifact(session: Session, text: str) -> Row:
 
 
 def find_artifact(session: Session, text: str) -> Row:
-    """Return the artifact JOB/NAME: of the project's jobs with this name, the newest one that has it. Raises
-    CliError if there is none or the text has another form."""
+    """Return the artifact that `text`, JOB/NAME, names: of the jobs with this name in the project, that of the newest
+    one which has it. Raise CliError if there is none or the text has another form."""
     job, slash, name = text.partition("/")
     if not (job and slash and name):
         raise CliError(f"{text!r} is not JOB/NAME", USAGE, "see: yard artifact list")

@@ -59,7 +59,8 @@ def cache_arguments(parser: Parser) -> None:
 
 
 def cache(args: Namespace, session: Session) -> int:
-    """Fill a cache of a version, so that jobs need not wait for it. Exit code 1 if the fill has failed."""
+    """Have a version cached near the GPUs, so that jobs need not wait for its content. With --wait, wait until that
+    is done. Return 1 if it failed, else 0."""
     version = find_version(session, args.version)
     body = {"version_id": version["id"], "location": args.location}
     made = session.client.post("caches", {name: value for name, value in body.items() if value})
@@ -75,7 +76,7 @@ def uncache_arguments(parser: Parser) -> None:
 
 
 def uncache(args: Namespace, session: Session) -> int:
-    """Remove a version's cache, or cancel its fill; the version itself stays."""
+    """Remove the caches of a version, or cancel their filling. The version itself stays."""
     for each in _find(session, args):
         removed = session.client.delete(f"caches/{each['id']}")
         session.output.object(removed, f"{_name(each)} is being removed from {each['location']}")
@@ -88,7 +89,7 @@ def pin_arguments(parser: Parser) -> None:
 
 
 def pin(args: Namespace, session: Session) -> int:
-    """Protect a cache from removal by age or for space."""
+    """Protect a version's caches from removal by age and for lack of space."""
     return _post_each(args, session, "pin", "is pinned")
 
 
@@ -98,7 +99,7 @@ def unpin_arguments(parser: Parser) -> None:
 
 
 def unpin(args: Namespace, session: Session) -> int:
-    """End the protection of a cache."""
+    """Allow that the caches of a version are again removed by age and for lack of space."""
     return _post_each(args, session, "unpin", "is no longer pinned")
 
 
@@ -116,7 +117,7 @@ def caches_arguments(parser: Parser) -> None:
 
 
 def caches(args: Namespace, session: Session) -> int:
-    """List caches with their state and size."""
+    """List caches with their state and size: of one dataset, of the project, or with -A of all visible datasets."""
     session.output.objects(_listed(args, session), CACHE_COLUMNS)
     return DONE
 

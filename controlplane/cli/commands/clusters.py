@@ -25,7 +25,7 @@ COUNT_SECONDS = 15
 
 
 def state_of(cluster: Row) -> str:
-    """Return a cluster's state or, for an attached one that does not answer, `unreachable`."""
+    """Return the word for a cluster's condition: `checking`, `attached`, `refused` or `unreachable`."""
     status = cluster["status"]
     return "unreachable" if status["state"] == "attached" and not status["is_reachable"] else status["state"]
 
@@ -76,7 +76,8 @@ def cluster_view_arguments(parser: Parser) -> None:
 
 
 def cluster_view(args: Namespace, session: Session) -> int:
-    """Print the scheduler's input as JSON, for a bug report: `replay` repeats the scheduler's decision from it."""
+    """Print the scheduler's input as JSON, for a bug report; `controlplane.scheduling.replay` repeats the decision
+    with it."""
     query = {"anonymous": True} if args.anonymous else {}
     session.output.line(json.dumps(session.client.get(f"{_path(args.name)}/view", query)))
     return DONE
@@ -98,8 +99,7 @@ def cluster_add_arguments(parser: Parser) -> None:
 
 
 def cluster_add(args: Namespace, session: Session) -> int:
-    """Attach a cluster and print the result of its check. Exit code 1 if it was refused. Raises CliError if no
-    option says how to reach the cluster."""
+    """Attach a cluster, wait for its check and print the result. Exit code 1 if the cluster was refused."""
     body = {"name": args.name, **_credentials(args), "settings": dict(args.set or [])}
     if len(body) == 2 and not args.engine:
         hint = "give --kubeconfig FILE or --in-cluster, or --engine KIND and its credentials"
@@ -134,8 +134,8 @@ def cluster_edit_arguments(parser: Parser) -> None:
 
 
 class _HalfLife(NamedTuple):
-    """The parsed `--usage-half-life`: hours, or None for `default`, the server's setting. Wrapped so that an omitted
-    option (None) differs from `default`."""
+    """The parsed `--usage-half-life`. `hours` None: the server's setting, which `default` selects. Wrapped, because
+    the parsed option is None if it was not given."""
 
     hours: int | None
 
@@ -149,8 +149,8 @@ def _half_life(text: str) -> _HalfLife:
 
 
 def cluster_edit(args: Namespace, session: Session) -> int:
-    """Change a cluster and print the result of its check. An attached cluster keeps its settings until the new
-    ones pass. Exit code 1 if a check failed."""
+    """Change a cluster, wait for its check and print the result. An attached cluster keeps its settings until the new
+    ones pass."""
     changes = _credentials(args)
     if args.scheduler:
         changes["scheduler"] = args.scheduler
@@ -172,7 +172,7 @@ def cluster_check_arguments(parser: Parser) -> None:
 
 
 def cluster_check(args: Namespace, session: Session) -> int:
-    """Check a cluster again; exit code 1 if something failed."""
+    """Check a cluster again and print the result. Exit code 1 if a check failed."""
     return _after(args, session, session.client.post(f"{_path(args.name)}/check"))
 
 
@@ -183,8 +183,7 @@ def cluster_remove_arguments(parser: Parser) -> None:
 
 
 def cluster_remove(args: Namespace, session: Session) -> int:
-    """Detach a cluster and delete its credentials, after confirmation on a terminal. The server refuses it while
-    the cluster has projects."""
+    """Detach a cluster, delete its credentials and its nodes' records; refused while it has projects."""
     cluster = session.get(_path(args.name))
     goes = f"its {cluster['nodes']} nodes leave the lists, its credentials are deleted; the cluster is not changed"
     if args.dry_run:
@@ -199,7 +198,8 @@ def cluster_remove(args: Namespace, session: Session) -> int:
 
 
 def knob(text: str) -> tuple[str, Any]:
-    """Parse `NAME=VALUE`. The value is decoded if it is valid JSON; else it is a string."""
+    """Return (name, value) for `NAME=VALUE`. A value that is valid JSON is decoded, any other is a string. Raise
+    ArgumentTypeError for another form."""
     name, value = key_value(text)
     try:
         return name, json.loads(value)
@@ -265,7 +265,7 @@ def _knob_argument(text: str) -> tuple[str, Any]:
 
 
 def _credentials(args: Namespace) -> dict[str, Any]:
-    """Return the request's credential fields from the options. Of a kubeconfig only the selected context is
+    """Return the credential fields of the request for the given options. Of a kubeconfig only the selected context is
     sent."""
     given: dict[str, Any] = dict(args.credential or [])
     if args.in_cluster:
@@ -282,8 +282,8 @@ def _credentials(args: Namespace) -> dict[str, Any]:
 
 
 def _after(args: Namespace, session: Session, cluster: Row) -> int:
-    """Wait for a requested check, unless --no-wait, and print the result. Return the exit code: FAILED if a check
-    failed."""
+    """Wait for the check that a request began, unless --no-wait, and print the result. Return the exit code: FAILED
+    if a check failed."""
     if args.no_wait:
         session.output.object(cluster, f"cluster {cluster['name']} is being checked")
         return DONE
@@ -317,8 +317,8 @@ def _looked_at(session: Session, cluster: Row, timeout_seconds: float) -> Row:
 
 
 def _counted(session: Session, cluster: Row) -> Row:
-    """Return the cluster once its nodes are counted for the first time. If none appears within COUNT_SECONDS,
-    print that and return the cluster as it is."""
+    """Return the cluster when its nodes have been counted for the first time. After COUNT_SECONDS without any, print
+    that and return it as it is."""
     deadline = time.monotonic() + COUNT_SECONDS
     while _is_uncounted(cluster):
         if time.monotonic() > deadline:
@@ -330,8 +330,7 @@ def _counted(session: Session, cluster: Row) -> Row:
 
 
 def _is_uncounted(cluster: Row) -> bool:
-    """Return whether the cluster is attached, but neither its nodes nor a reason for their absence are known
-    yet."""
+    """Return whether the cluster is attached, but neither nodes nor a reason for their absence are reported yet."""
     checks = cluster["status"]["checks"]
     is_reported = any(check["outcome"] == "failed" or check["name"] == "nodes" for check in checks)
     return state_of(cluster) == "attached" and not is_reported and not cluster["nodes"]

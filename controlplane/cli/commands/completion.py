@@ -73,13 +73,13 @@ def completion_arguments(parser: Parser) -> None:
 
 
 def completion(args: Namespace, session: Session) -> int:
-    """Print the completion script of a shell."""
+    """Print the shell script that adds completion to a shell."""
     session.output.stream.write(SCRIPTS[args.shell])
     return DONE
 
 
 def complete(words: list[str]) -> int:
-    """Print the completions of the last word, one per line, and return 0."""
+    """Print the possible completions of the last word, one per line. Errors of the server are ignored."""
     typed, last = words[:-1], words[-1] if words else ""
     for candidate in sorted(set(candidates(typed))):
         if candidate.startswith(last) and (last.startswith("-") or not candidate.startswith("-")):
@@ -88,7 +88,7 @@ def complete(words: list[str]) -> int:
 
 
 def candidates(typed: list[str]) -> list[str]:
-    """Return the words that may follow `typed`: commands, flags, and names from the server."""
+    """Return the possible next words after `typed`: commands, flags, and names from the server."""
     from controlplane.cli.__main__ import build_parser, split_leading
 
     if typed and typed[-1] in ("-p", "--project"):
@@ -105,8 +105,8 @@ def candidates(typed: list[str]) -> list[str]:
 
 
 def _names(path: str, typed: list[str]) -> list[str]:
-    """Return names from the server for the command `path`; [] if it takes none, or the server does not answer
-    within a second. `typed`: the words before, which may name a project."""
+    """Return the names from the server that may follow the command `path`; [] if the server does not answer within a
+    second."""
     if path in _JOB_COMMANDS:
         return _listed("jobs", _project(typed))
     if path in _PROJECT_COMMANDS:

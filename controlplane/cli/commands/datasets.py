@@ -75,7 +75,7 @@ def list_arguments(parser: Parser) -> None:
 
 
 def list_(args: Namespace, session: Session) -> int:
-    """List the datasets of the project, or with -A all visible ones."""
+    """List the datasets of the project, or with -A all that the user may see."""
     path = "datasets" if args.all_projects else f"{session.project_path}/datasets"
     session.output.objects(session.client.pages(path, {}, ROWS_MOST), DATASET_COLUMNS)
     return DONE
@@ -97,8 +97,7 @@ def init_arguments(parser: Parser) -> None:
 
 
 def init(args: Namespace, session: Session) -> int:
-    """Create an empty dataset, and store on this machine that the directory belongs to it. Raises CliError if
-    there is no such directory."""
+    """Create an empty dataset, and remember in the directory that it belongs to the dataset."""
     from controlplane.cli.dataset_sync import Binding
 
     if not os.path.isdir(args.directory):
@@ -132,8 +131,8 @@ def sync_arguments(parser: Parser) -> None:
 
 
 def sync(args: Namespace, session: Session) -> int:
-    """Create a version from a directory; prints "nothing changed" if it equals the newest one. Reads only changed
-    files and sends only what the server lacks."""
+    """Create a version from the files of a directory. Only changed files are read, and only contents that the server
+    lacks are sent. Nothing is created if nothing changed."""
     from datasets.ingest.listing import Listing
 
     # Begun before the other imports and the requests, which then cost no time.
@@ -155,8 +154,8 @@ def sync(args: Namespace, session: Session) -> int:
 
 
 def _send(args: Namespace, session: Session, listing: Listing) -> tuple[Row, Row | None, Synced]:
-    """Send what the server lacks of a directory. Return its dataset, the newest version before (None without one)
-    and the result."""
+    """Send the contents of a directory that the server lacks. Return its dataset, the newest version before (None if
+    there is none) and the result."""
     from controlplane.cli.dataset_sync import LINKS, Binding, send_directory, without_collections
 
     binding = Binding(session, Path(args.directory))
@@ -221,7 +220,7 @@ def files_arguments(parser: Parser) -> None:
 
 
 def files(args: Namespace, session: Session) -> int:
-    """List a directory of a version, at most --limit entries."""
+    """List one directory of a version, at most --limit entries."""
     version = find_version(session, args.version)
     rows: list[Row] = []
     page: Row = {"has_more": True}
@@ -252,7 +251,7 @@ def diff_arguments(parser: Parser) -> None:
 
 
 def diff(args: Namespace, session: Session) -> int:
-    """Print the files that were added, removed or changed between two versions."""
+    """Print the files that were added, removed and changed between two versions."""
     dataset = find_dataset(session, args.name)
     before, after = (_version(session, dataset, name) for name in (args.before, args.after))
     found = session.get(f"versions/{after['id']}/diff", before=before["number"], limit=min(args.limit, 1000))
@@ -278,7 +277,7 @@ def clone_arguments(parser: Parser) -> None:
 
 
 def clone(args: Namespace, session: Session) -> int:
-    """Write a version's files into a directory. Repeating an interrupted clone continues it."""
+    """Write a version's files into a directory. A repeat continues an interrupted clone."""
     from controlplane.cli.dataset_sync import Binding, fetch_version
 
     version, target = find_version(session, args.version), Path(args.directory)
@@ -300,7 +299,7 @@ def verify_arguments(parser: Parser) -> None:
 
 
 def verify(args: Namespace, session: Session) -> int:
-    """Verify every content of a version on the server; exit code 1 if one is missing or damaged."""
+    """Have the server verify every content of a version. Exit code 1 if one is missing or damaged."""
     from controlplane.cli.dataset_sync import fetch
     from datasets.manifests import decode
 
@@ -324,8 +323,8 @@ def verify(args: Namespace, session: Session) -> int:
 
 
 def _spans(sizes: list[int]) -> list[tuple[int, int]]:
-    """Return (first index, count) of consecutive files, each to be verified by one request. `sizes`: the sizes of
-    all files in bytes."""
+    """Return (first index, count) of spans of consecutive files, each to be verified by one request. `sizes`: of all
+    files, in bytes."""
     spans: list[tuple[int, int]] = []
     start = size = 0
     for place, one in enumerate(sizes):
@@ -344,8 +343,7 @@ def tag_arguments(parser: Parser) -> None:
 
 
 def tag(args: Namespace, session: Session) -> int:
-    """Create a tag for a version or move it there, or with --remove delete it. Raises CliError for a subset,
-    which has no tags."""
+    """Set a tag to a version, moving an existing tag, or with --remove delete it."""
     name, number, subset = named(args.version)
     if subset:
         raise CliError(f"{args.version!r} names a subset; only versions have tags", USAGE)
@@ -367,7 +365,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete a dataset with all its versions; refused without --yes."""
+    """Delete a dataset with all its versions, after a confirmation or with --yes."""
     dataset = find_dataset(session, args.name)
     lost = f"{args.name} has {dataset['latest']} versions; all of them would be deleted"
     require_yes(args, lost, f"yard dataset delete {args.name}")
@@ -376,8 +374,8 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def find_dataset(session: Session, name: str) -> Row:
-    """Return the dataset with that name in the project, or that `PROJECT/NAME` of another project. Raises CliError
-    if there is none, or if `name` has `@VERSION`, because the command would affect all versions."""
+    """Return the dataset `NAME` of the project or `PROJECT/NAME`. Raise CliError if there is none that the user can
+    see, or if the name has a version, because the command would affect all versions."""
     project, plain, version, _ = _parts(name)
     if version:
         raise CliError(
@@ -397,8 +395,8 @@ def find_dataset(session: Session, name: str) -> Row:
 
 
 def find_version(session: Session, text: str) -> Row:
-    """Return the version NAME (the newest), NAME@NUMBER or NAME@TAG, or its subset with /SUBSET. Raises CliError if
-    there is none or the text has another form."""
+    """Return the version that `text` names: NAME (the newest), NAME@NUMBER or NAME@TAG, or its subset with /SUBSET.
+    Raise CliError if there is none or the text has another form."""
     name, version, subset = named(text)
     found = _version(session, find_dataset(session, name), version)
     if not subset:
@@ -408,7 +406,7 @@ def find_version(session: Session, text: str) -> Row:
 
 
 def version_name(version: Row) -> str:
-    """Return the name by which users refer to a version or subset."""
+    """Return the name of a version, NAME@NUMBER, or of a subset, NAME@NUMBER/SUBSET."""
     subset = f"/{version['subset']}" if version["subset"] else ""
     return f"{version['dataset']}@{version['number']}{subset}"
 
@@ -426,8 +424,8 @@ def _version(session: Session, dataset: Row, name: str) -> Row:
 
 
 def named(text: str) -> tuple[str, str, str]:
-    """Split the name of a version into ([PROJECT/]dataset, number or tag, subset): LATEST without a version, ""
-    without a subset. Raises CliError for any other form."""
+    """Split the name of a version into ([PROJECT/]dataset, number or tag, subset), with LATEST for no version and ""
+    for no subset. Raise CliError for another form."""
     project, name, version, subset = _parts(text)
     return (f"{project}/{name}" if project else name), version or LATEST, subset
 

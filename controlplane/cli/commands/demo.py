@@ -29,8 +29,8 @@ _CLEAR_SECONDS = 60.0
 
 
 class ScenarioState(NamedTuple):
-    """State of the four projects: GPUs by project, in the order of QUOTAS; names of the jobs that run, wait, and are
-    `moving` (in any other state); `physical_gpus`: the number of devices in use."""
+    """The state of the four projects. `allocated`: GPUs by project, in the order of QUOTAS; `running`, `waiting`,
+    `moving`: names of jobs, the last in any other state; `physical_gpus`: devices in use."""
 
     allocated: tuple[float, ...]
     running: frozenset[str]
@@ -39,7 +39,7 @@ class ScenarioState(NamedTuple):
     physical_gpus: int
 
     def is_as(self, expected: Expected) -> bool:
-        """Return whether allocation, GPUs in use and the number of running jobs are as expected."""
+        """Return whether allocation, devices in use and the number of running jobs are as published."""
         return (
             self.allocated in expected.allocated
             and self.physical_gpus == expected.physical_gpus
@@ -71,9 +71,8 @@ def demo_four_teams_arguments(parser: Parser) -> None:
 
 
 def demo_four_teams(args: Namespace, session: Session) -> int:
-    """Run all steps of the four-team scenario; with --reset after deleting the projects of an earlier run, with
-    --clear delete them only. Exit code 1 if the allocation after a step differs from the expected one
-    (controlplane/cli/scenario.py)."""
+    """Run all steps of the four-team scenario (controlplane/cli/scenario.py). --reset first deletes the projects of
+    an earlier run, --clear deletes them only. Exit code 1 if the allocation after a step is not the published one."""
     made = _made_before(session)
     if args.reset or args.clear:
         _clear(session, made)
@@ -98,8 +97,8 @@ def demo_four_teams(args: Namespace, session: Session) -> int:
 
 
 def _made_before(session: Session) -> list[str]:
-    """Return the names of the demo's projects that an earlier run created. Raises CliError if a project with one of
-    these names was not created by the demo."""
+    """Return the names of the demo's projects that exist. Raise CliError if one of them was not created by this
+    demo."""
     made = []
     for name in QUOTAS:
         try:
@@ -115,8 +114,8 @@ def _made_before(session: Session) -> list[str]:
 
 
 def _prepare(session: Session, made: list[str], *, is_among_others: bool) -> None:
-    """Create the four projects, or reset the quotas of those `made` before. Raises CliError while they have jobs,
-    and while other jobs hold GPUs (unless `is_among_others`), since the results would differ."""
+    """Create the four projects, or reset the quotas of those in `made`. Raise CliError while they have jobs, and
+    while other jobs hold GPUs unless `is_among_others`, because the results would differ."""
     left = [row["name"] for row in _jobs(session)]
     if left:
         hint = "delete them first: yard demo four-teams --reset"
@@ -157,14 +156,15 @@ def _spec(step: Step, name: str) -> dict[str, Any]:
 
 
 def _shell_line() -> str:
-    """Return a shell line that reports a user's GPU use every two seconds, for an hour. Simulated GPUs show
+    """Return a shell command that reports a low GPU utilisation every two seconds for an hour; simulated GPUs show
     what jobs report."""
     report = json.dumps({"trainyard": 1, "gpu_utilization": INTERACTIVE_UTILIZATION})
     return f"i=0; while [ $i -lt 1800 ]; do i=$((i+1)); echo '{report}'; sleep 2; done"
 
 
 def _settled(session: Session, expected: Expected, seconds: float) -> ScenarioState:
-    """Return the state once it is as expected and no job changes its state, or else the state after `seconds`."""
+    """Return the state of the projects when it is as expected and no job is changing its state, at the latest after
+    `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         standing = _state_now(session)
@@ -239,7 +239,7 @@ def _conclude(session: Session, results: list[bool]) -> int:
 
 
 def _clear(session: Session, made: list[str]) -> None:
-    """Delete the projects `made` with their jobs; waits for the jobs to end. Raises CliError if some are still
+    """Delete the projects `made` with their jobs, and wait for the jobs to end. Raise CliError if some are still
     stopping after _CLEAR_SECONDS."""
     deadline = time.monotonic() + _CLEAR_SECONDS
     while rows := [row for row in _jobs(session) if row["project"] in made]:

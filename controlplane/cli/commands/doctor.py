@@ -25,8 +25,8 @@ CHECK_COLUMNS = (
 
 
 class Finding(NamedTuple):
-    """One check's result: `ok`, `warning` or `failed`; `detail`: what was found and what to do about it;
-    `exit_code`: that of the command if this is the first failed check."""
+    """The result of one check: `ok`, `warning` or `failed`. `detail`: what was found and the next step. `exit_code`:
+    that of `yard doctor` if this is the first failed check."""
 
     check: str
     result: str
@@ -39,7 +39,7 @@ def doctor_arguments(parser: Parser) -> None:
 
 
 def doctor(args: Namespace, session: Session) -> int:
-    """Run all checks and print their findings. Exit with the code of the first failed check, 0 if none failed."""
+    """Print the result of every check. Exit with the code of the first failed one."""
     findings = list(_findings(session))
     rows = [{"check": each.check, "result": each.result, "detail": each.detail} for each in findings]
     session.output.objects({"results": rows, "next": None, "previous": None}, CHECK_COLUMNS)
@@ -100,7 +100,7 @@ def _project(session: Session) -> Finding:
 
 
 def _clusters(session: Session) -> Finding:
-    """Return a finding about all clusters together; a warning if one has problems or none is attached."""
+    """Check that clusters are attached, reachable and, for an admin, that their own checks passed."""
     clusters = session.client.pages("clusters", {}, 500)["results"]
     troubles = [trouble for cluster in clusters if (trouble := _trouble(cluster))]
     if troubles:

@@ -32,8 +32,7 @@ def exec_arguments(parser: Parser) -> None:
 
 
 def exec_(args: Namespace, session: Session) -> int:
-    """Run a command in a pod; return its exit code, 127 if the pod has no such program. Raises CliError without a
-    command."""
+    """Run a command in a pod. Exit with its exit code, 127 if the pod has no such program."""
     if not args.trailing:
         raise CliError(
             "exec: give the command after --",
@@ -44,9 +43,9 @@ def exec_(args: Namespace, session: Session) -> int:
 
 
 def run_in_pod(session: Session, name: str, rank: int, command: list[str], *, has_input: bool) -> int:
-    """Run a command, or a shell if it is empty, in the pod `rank` of a job (name or id), copying output to ours and,
-    with `has_input`, our input to it. Return its exit code. Raises CliError if it cannot run or the connection
-    breaks."""
+    """Run a command, or a shell if it is empty, in one pod of a job and copy its output to ours. `name`: of the job,
+    or its id; `has_input`: pass our standard input to it. Return its exit code. Raise CliError if it cannot run or
+    the connection breaks."""
     query = urlencode([("rank", rank), *(("command", word) for word in command)])
     path = f"/ws/exec/{segment(job_id(session, name))}?{query}"
     socket = connect(session.client.url, path, session.client.authorization())
@@ -78,7 +77,7 @@ def _exchange(socket: WebSocket, has_input: bool) -> int:
 
 
 def _forward_input(socket: WebSocket) -> bool:
-    """Send a piece of our standard input to the command; return False at its end, which is sent too."""
+    """Send the next piece of our standard input to the command; return False at its end."""
     piece = os.read(sys.stdin.fileno(), 65_536)
     if piece:
         socket.send(BINARY, piece)
@@ -88,8 +87,7 @@ def _forward_input(socket: WebSocket) -> bool:
 
 
 def _show_output(socket: WebSocket) -> int | None:
-    """Write the received output unchanged to standard output and standard error. Return the command's exit code
-    once it has ended (1 if it has none), None before."""
+    """Write the command's output unchanged. Return its exit code when it has ended (1 if it has none), None before."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
             # The first byte names the stream like a file descriptor: 1 or 2.

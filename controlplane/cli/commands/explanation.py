@@ -8,7 +8,7 @@ from controlplane.cli import formats
 
 
 def explanation_text(name: str, answer: dict[str, Any], warning: str = "") -> str:
-    """Return the text of `answer`, the explanation of the job `name` in REST form. `warning`: shown after its
+    """Return the text of an explanation. `name`: the job's; `answer`: the REST object; `warning`: shown after the
     first sentence."""
     reason = answer.get("reason") or {}
     lines = [f"{name}: {reason.get('message') or reason.get('code') or 'there is no reason to wait'}"]
@@ -32,7 +32,7 @@ def explanation_text(name: str, answer: dict[str, Any], warning: str = "") -> st
 
 
 def estimate_text(estimate: dict[str, Any] | None) -> str:
-    """Return a start estimate in REST form as text: "now", a range of times or "after" a time; "" for None."""
+    """Return a start estimate as text, "" for None."""
     if not estimate:
         return ""
     if estimate["earliest"] == estimate["latest"]:
@@ -42,7 +42,7 @@ def estimate_text(estimate: dict[str, Any] | None) -> str:
 
 
 def plan_text(name: str, plan: dict[str, Any]) -> str:
-    """Return the text of a submission's preview in REST form. `name`: its first line."""
+    """Return the text of a submission's preview. `name`: its first line; `plan`: the REST object."""
     nodes = sorted({pod["node"] for pod in plan["placement"]})
     stopped = [one.get("name") or f"a job of {one['project']}" for one in plan["preempts"]]
     rows: list[tuple[str, object]] = [
@@ -55,8 +55,8 @@ def plan_text(name: str, plan: dict[str, Any]) -> str:
 
 
 def _numbers(shortage: dict[str, Any]) -> str:
-    """Return the compared numbers of a shortage as text: `request 2, free 0, missing 2`; for a gang also its
-    numbers of pods."""
+    """Return the numbers that were compared as text: `request 2, free 0, missing 2`; for a gang also its numbers of
+    pods."""
     is_gang = (shortage.get("pods") or 1) > 1
     shown = {
         key: value
@@ -67,7 +67,7 @@ def _numbers(shortage: dict[str, Any]) -> str:
 
 
 def _job_ahead(job: dict[str, Any]) -> str:
-    """Return the name of a job ahead in the queue; only the project if the reader may not see the job."""
+    """Return the name and project of a job ahead in the queue; only the project if the user may not see the job."""
     return f"{job['name']} ({job['project']})" if job.get("name") else f"a job of {job.get('project')}"
 
 

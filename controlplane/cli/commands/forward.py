@@ -36,8 +36,8 @@ def port_forward_arguments(parser: Parser) -> None:
 
 
 def port_forward(args: Namespace, session: Session) -> int:
-    """Forward a local port until Ctrl-C. Each local connection gets its own connection to the job. Raises
-    CliError if the job does not declare the port or cannot be reached at the start."""
+    """Forward a local port to a port of a job until Ctrl-C. Each local connection gets its own connection to
+    the job."""
     local, port = args.ports
     job = find_job(session, args.name)
     declared = [one["port"] for one in job.get("ports") or []]
@@ -62,7 +62,7 @@ def port_forward(args: Namespace, session: Session) -> int:
 
 
 def _port_pair(text: str) -> tuple[int, int]:
-    """Parse `8888` or `9000:8888` as (local port, job's port); local port 0 lets the system choose. Raises
+    """Return (local port, job's port) for `8888` or `9000:8888`; local port 0 lets the system choose. Raise
     ArgumentTypeError for any other text."""
     match = _PORTS.match(text)
     local, port = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
@@ -83,7 +83,8 @@ def _listening(address: str, port: int) -> socket.socket:
 
 
 def _carry(session: Session, path: str, connection: socket.socket) -> None:
-    """Forward one connection, on its own thread; prints an error and leaves the other connections open."""
+    """Forward one local connection until it ends, on its own thread. An error is printed and does not affect other
+    connections."""
     with connection:
         try:
             far = connect(session.client.url, path, session.client.authorization())

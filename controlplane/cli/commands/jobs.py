@@ -22,34 +22,34 @@ EVENTS_COUNTED = 500
 
 
 def reason_text(row: Row) -> str:
-    """Return the reason for a job's state: its message, else its code, "" without a reason."""
+    """Return why a job is in its state: the message, else the code, "" without a reason."""
     reason = status_of(row).get("reason") or {}
     return str(reason.get("message") or reason.get("code") or "")
 
 
 def nodes_text(row: Row) -> str:
-    """Return the names of the nodes that hold the job's pods, sorted and separated by commas."""
+    """Return the names of the nodes on which the job has pods, sorted."""
     return ", ".join(sorted({pod["node"] for pod in status_of(row).get("pods") or [] if pod.get("node")}))
 
 
 def requested_gpus(row: Row) -> str:
-    """Return the GPUs of all the job's workers as text: of those that it has, else of those that it requests. For
-    a request of GPU memory, that of a pod."""
+    """Return how many GPUs the job has in all its workers or, before its start, requests. For a job that shares a GPU
+    by memory, return the GPU memory per worker instead."""
     if row.get("gpus") is None:
         return formats.mebibytes(row.get("gpu_memory_mib"))
     return formats.gpus(float(row["gpus"]) * (status_of(row).get("workers") or row.get("workers") or 1))
 
 
 def workers_text(row: Row) -> str:
-    """Return the number of workers that a job requests; for an elastic one also the current number and its
-    bounds."""
+    """Return the number of workers that a job requests; for an elastic job also the present number and its bounds: `2
+    of 4 (1-8)`."""
     has, wanted, most = status_of(row).get("workers"), row.get("workers"), row.get("max_workers")
     size = f"{has} of {wanted}" if most is not None and has is not None else f"{wanted}"
     return size if most is None else f"{size} ({row.get('min_workers')}-{most})"
 
 
 def devices_text(pod: Row) -> str:
-    """Return the indexes of the pod's GPUs on its node, with the share of each that is not whole: `0, 3 (0.5)`."""
+    """Return the indexes of a pod's GPUs on its node, with the share of each that is not whole: `0, 3 (0.5)`."""
     devices = pod.get("devices") or []
     return ", ".join(
         str(device["index"]) + ("" if device.get("share", 1) == 1 else f" ({device['share']:g})")
@@ -58,15 +58,14 @@ def devices_text(pod: Row) -> str:
 
 
 def progress_text(row: Row) -> str:
-    """Return the job's progress, with the remaining time if it is known and the job has not ended."""
+    """Return the job's progress as text; with the remaining time if it is known and the job has not ended."""
     status = status_of(row)
     is_over = status.get("state") in FINAL_STATES or not status.get("is_reachable", True)
     return formats.progress(status.get("progress"), is_over=is_over)
 
 
 def _is_away(status: Row) -> bool:
-    """Return whether the displayed state of an unfinished job may be outdated, because its cluster is
-    unreachable."""
+    """Return whether an unfinished job's state may be outdated, because its cluster does not answer."""
     return not status.get("is_reachable", True) and status.get("state") not in FINAL_STATES
 
 
@@ -138,7 +137,7 @@ def list_jobs_arguments(parser: Parser) -> None:
 
 
 def list_jobs(args: Namespace, session: Session) -> int:
-    """Print jobs of the project, or with -A all visible ones, newest first, at most --limit."""
+    """List the jobs of the project, or with -A of all projects that the user may see, newest first, at most --limit."""
     path = "jobs" if args.all_projects else f"{session.project_path}/jobs"
     query = {"state": args.state, "kind": args.kind, "user": args.user}
     page = session.client.pages(path, {**query}, args.limit)
@@ -157,7 +156,8 @@ def describe_job_arguments(parser: Parser) -> None:
 
 
 def describe_job(args: Namespace, session: Session) -> int:
-    """Print a job as data, or as fields, pods and latest events."""
+    """Print a job with its pods and its latest --events events; for a data format (-o json), only the job's REST
+    object."""
     job = find_job(session, args.name)
     if session.output.is_data:
         session.output.data(job)
@@ -179,8 +179,7 @@ def explain_arguments(parser: Parser) -> None:
 
 
 def explain(args: Namespace, session: Session) -> int:
-    """Print why a job is in its state, with numbers: the jobs ahead of it, those that hold GPUs, and what
-    would start it."""
+    """Print why a job is in its state: the jobs ahead of it, the projects that hold GPUs, and what would start it."""
     from controlplane.cli.commands.explanation import explanation_text
 
     answer = session.get(f"jobs/{job_id(session, args.name)}/explain")
@@ -193,7 +192,7 @@ def stop_arguments(parser: Parser) -> None:
 
 
 def stop(args: Namespace, session: Session) -> int:
-    """Stop each named job; its record is kept."""
+    """Stop each job. Its record stays."""
     return _each(args, session, "stop")
 
 
@@ -209,7 +208,7 @@ def suspend_arguments(parser: Parser) -> None:
 
 
 def suspend(args: Namespace, session: Session) -> int:
-    """Suspend each named job: it releases its GPUs until it is resumed. With --wait, wait until it is suspended."""
+    """Suspend each job: its pods end and it holds no GPUs until it is resumed."""
     body = {} if args.grace is None else {"grace_seconds": args.grace}
     return _each(args, session, "suspend", body, "suspended" if args.wait else "")
 
@@ -219,7 +218,7 @@ def resume_arguments(parser: Parser) -> None:
 
 
 def resume(args: Namespace, session: Session) -> int:
-    """Queue each of the named suspended jobs again."""
+    """Queue each suspended job again."""
     return _each(args, session, "resume")
 
 
@@ -251,7 +250,7 @@ def clone_arguments(parser: Parser) -> None:
 
 
 def clone(args: Namespace, session: Session) -> int:
-    """Submit a job's spec again under another name."""
+    """Submit the spec of a job again, under another name."""
     body = {"name": args.new_name} if args.new_name else {}
     answer = session.client.post(f"jobs/{job_id(session, args.name)}/clone", body)
     session.output.object(answer, f"job {answer['name']} submitted to {answer['project']} as {answer['id']}")
@@ -264,8 +263,8 @@ def _names(parser: Parser, examples: list[str]) -> None:
 
 
 def _each(args: Namespace, session: Session, verb: str, body: Row | None = None, awaited: str = "") -> int:
-    """Request `verb` (the last part of the route) for each named job. `awaited`: wait until each job is in this
-    state or a final one, "" not to wait. Return the exit code of `each_name`."""
+    """Send `verb`, the last part of the route, for each named job. With `awaited`, wait until the job is in that
+    state or has ended. Return the exit code of `each_name`."""
 
     def act(name: str) -> None:
         answer = session.client.post(f"jobs/{job_id(session, name)}/{verb}", body)

@@ -12,8 +12,8 @@ _INSTEAD = {"command": ("args",), "gpus": ("gpu_memory_mib",), "gpu_memory_mib":
 
 
 def spec_like(session: Session, name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the submission that repeats the job `name` with the fields of `given`, which replace the job's own
-    values and remove fields that exclude them."""
+    """Return the spec of the job `name` as a submission. The fields in `given` replace its own and those that exclude
+    them."""
     spec: dict[str, Any] = session.get(f"jobs/{job_id(session, name)}/spec")
     replaced = {other for field in given for other in _INSTEAD.get(field, ())}
     kept = {

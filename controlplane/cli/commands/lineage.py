@@ -18,7 +18,6 @@ IDENTITY_SHOWN = 26
 
 
 def lineage_arguments(parser: Parser) -> None:
-    """Add the NAME argument: a job, an artifact, a snapshot or a version of a dataset."""
     parser.examples = ["yard lineage train1", "yard lineage train1/model", "yard lineage data@3 -o json"]
     parser.add_argument(
         "name", metavar="NAME", help="JOB, JOB/ARTIFACT, VOLUME@NUMBER (a snapshot) or DATASET@VERSION"
@@ -26,7 +25,7 @@ def lineage_arguments(parser: Parser) -> None:
 
 
 def lineage(args: Namespace, session: Session) -> int:
-    """Print what an object was made from, and what was made from it."""
+    """Print from what an object was made, and what was made from it."""
     return _show(session, f"{_path(session, args.name)}/lineage")
 
 
@@ -36,13 +35,13 @@ def of_version_arguments(parser: Parser) -> None:
 
 
 def of_version(args: Namespace, session: Session) -> int:
-    """Print the origin of a version, and the jobs, artifacts and snapshots made from it."""
+    """Print from what a version was made, and the jobs, artifacts and snapshots made from it."""
     return _show(session, f"versions/{find_version(session, args.version)['id']}/lineage")
 
 
 def _path(session: Session, name: str) -> str:
-    """Return the API path of the object with this name, by the name's form. NAME@NUMBER is a snapshot if there is
-    one, else a version. Raises CliError if there is no such object."""
+    """Return the API path of the object with this name; that of the snapshot if a snapshot and a version have it.
+    Raise CliError if there is none."""
     if "@" in name:
         try:
             return f"snapshots/{find_snapshot(session, name)['id']}"
@@ -68,7 +67,7 @@ def _show(session: Session, path: str) -> int:
 
 
 def _lines(graph: Row) -> Iterator[str]:
-    """Yield one line per node of the graph, with its inputs indented below it."""
+    """Yield one line per object in the graph, with those from which it was made indented below it."""
     nodes = {one["key"]: one for one in graph["nodes"]}
     for one in graph["nodes"]:
         sources = [edge for edge in graph["edges"] if edge["target"] == one["key"]]

@@ -39,7 +39,6 @@ LOCATION_COLUMNS = (
 
 
 def list_arguments(parser: Parser) -> None:
-    """Set the command's examples; it takes no arguments."""
     parser.examples = ["yard cache-location list"]
 
 
@@ -50,7 +49,6 @@ def list_(args: Namespace, session: Session) -> int:
 
 
 def create_arguments(parser: Parser) -> None:
-    """Declare a name, a cluster, and the nodes."""
     parser.examples = [
         "yard cache-location create fast --cluster local --node-pool a100 --directory /nvme/caches",
         "yard cache-location create zone-b --cluster prod --node-label zone=b --storage-class nfs-b --room 500Gi",
@@ -70,7 +68,7 @@ def create_arguments(parser: Parser) -> None:
 
 
 def create(args: Namespace, session: Session) -> int:
-    """Create a cache location for some nodes of a cluster."""
+    """Create a cache location for the nodes of a cluster that the options select."""
     body: dict[str, Any] = {
         "name": args.name,
         "cluster": args.cluster,
@@ -88,7 +86,6 @@ def create(args: Namespace, session: Session) -> int:
 
 
 def edit_arguments(parser: Parser) -> None:
-    """Declare a name and the fields to change."""
     parser.examples = [
         "yard cache-location edit local --room 2Ti --unused-days 7",
         "yard cache-location edit zone-b --node-label topology.kubernetes.io/zone=b --room disk",
@@ -105,7 +102,7 @@ def edit_arguments(parser: Parser) -> None:
 
 
 def edit(args: Namespace, session: Session) -> int:
-    """Change the given fields of a cache location. Node pools and labels replace the present ones of their kind."""
+    """Change the given fields of a cache location. Given node pools or labels replace all present ones."""
     changes = _changeable(args)
     for cleared in args.clear:
         field = cleared.replace("-", "_")
@@ -119,20 +116,19 @@ def edit(args: Namespace, session: Session) -> int:
 
 
 def delete_arguments(parser: Parser) -> None:
-    """Declare the location to delete; it must have no caches."""
     parser.examples = ["yard cache-location delete zone-b"]
     parser.add_argument("name", metavar="NAME")
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete a cache location; its nodes then use the cluster's default location."""
+    """Delete a cache location, which must have no caches. Its nodes then use the cluster's default location."""
     session.client.delete(f"cache-locations/{segment(args.name)}")
     session.output.object({"name": args.name}, f"{args.name} is deleted")
     return DONE
 
 
 def _add_changeable(parser: Parser) -> None:
-    """Declare the fields that a new location is given and an existing one can change."""
+    """Declare the options for fields that can be set for a new location and changed later."""
     parser.add_argument("--node-pool", metavar="P", action="append", help="repeat for several")
     parser.add_argument(
         "--node-label", type=key_value, metavar="K=V", action="append", help="of nodes with all of these"
@@ -150,7 +146,7 @@ def _add_changeable(parser: Parser) -> None:
 
 
 def _changeable(args: Namespace) -> dict[str, Any]:
-    """Return the request's fields for the options of `_add_changeable` that were given."""
+    """Return the request's fields for the given options of `_add_changeable`."""
     labels = args.node_label and dict(args.node_label)
     options = {"node_pools": args.node_pool, "node_labels": labels, "unused_days": args.unused_days}
     changes = given(options)

@@ -27,9 +27,9 @@ SAYS_ALL = "output may be missing"
 
 
 class Selection(NamedTuple):
-    """What to print of a log: of which rank (None: the job's default) and attempt (None: the latest), how many lines
-    from the end (None: all), and only lines that contain `search`. `is_timed`: with times; `is_raw`: progress lines
-    as the job wrote them."""
+    """What to print of a log. `rank` None: the job's default one; `attempt` None: the latest; `tail`: the last lines
+    only, None: all; `search`: only lines that contain this text; `is_timed`: with times; `is_raw`: progress lines as
+    the job wrote them."""
 
     rank: int | None = None
     attempt: int | None = None
@@ -58,7 +58,7 @@ def logs_arguments(parser: Parser) -> None:
 
 
 def logs(args: Namespace, session: Session) -> int:
-    """Print a job's log, or follow it until the job ends."""
+    """Print a job's log, or with --follow print new lines until the job ends."""
     selection = Selection(args.rank, args.attempt, args.tail, args.search, args.timestamps, args.raw)
     identifier, said = _job_with_log(session, args.name)
     if args.follow:
@@ -72,8 +72,8 @@ def logs(args: Namespace, session: Session) -> int:
 
 
 def _explain_emptiness(session: Session, identifier: str, selection: Selection) -> None:
-    """Print the state of a job of whose log nothing was printed. Prints nothing if an attempt was selected, which
-    that state does not explain, nor for a tail of 0."""
+    """Print the state of a job whose log has no lines to show. Prints nothing for a selected attempt, which that
+    state does not explain, or a tail of 0."""
     if selection.attempt is not None or selection.tail == 0:
         return
     nothing = "has printed nothing" if selection.search is None else f"has no line with {selection.search!r}"
@@ -82,11 +82,8 @@ def _explain_emptiness(session: Session, identifier: str, selection: Selection) 
 
 
 def _job_with_log(session: Session, name: str) -> tuple[str, str]:
-    """Return the id of the newest job with this name, and the sentence printed about it: its state if it is queued
-    and may have no output yet, else "" and nothing is printed.
-
-    An id is returned unchanged with "", without a request.
-    """
+    """Return (id, printed sentence) of the newest job with this name. If the job is queued, its state is printed;
+    otherwise the sentence is "". An id is returned unchanged, without a request."""
     if is_id(name):
         return name, ""
     job = newest_job(session, name)
@@ -97,7 +94,7 @@ def _job_with_log(session: Session, name: str) -> tuple[str, str]:
 
 
 def _print_pages(session: Session, identifier: str, selection: Selection) -> bool:
-    """Print the selected part of the log; return whether that has a line or a gap."""
+    """Print the log page by page; return whether it has a line or a gap."""
     is_any = False
     for page in _pages(session, identifier, selection):
         gaps = page.get("gaps") or []
@@ -115,7 +112,7 @@ def attach_arguments(parser: Parser) -> None:
 
 
 def attach(args: Namespace, session: Session) -> int:
-    """Print the last lines and then every new one; Ctrl-C detaches, and the job continues."""
+    """Print the last lines of a job's log, then every new one. Ctrl-C ends only the printing."""
     follow(session, job_id(session, args.name), Selection(rank=args.rank, tail=ATTACH_LINES, is_raw=args.raw))
     return DONE
 
@@ -131,10 +128,9 @@ def _add_raw(parser: Parser) -> None:
 
 
 def follow(session: Session, identifier: str, selection: Selection, said: str = "") -> bool:
-    """Print the log of the job with the id `identifier` until it has ended, also of new attempts unless
-    `selection` names one; reconnects after a broken connection. Return whether the log had a line.
-
-    While the log is silent, the job's state and reason are printed to standard error, unless equal to `said`."""
+    """Print lines until the job has ended, over all later attempts; a broken connection is opened again. Return
+    whether there was a line. While the log is silent, the job's state and reason are printed to standard error,
+    unless equal to `said`."""
     query: dict[str, str | int | bool | None] = {**_chosen(selection), "tail": selection.tail, "follow": True}
     reporter = SilenceReporter(session, identifier, said)
     try:
@@ -150,8 +146,8 @@ def follow(session: Session, identifier: str, selection: Selection, said: str = 
 def _follow_log(
     session: Session, path: str, query: Query, selection: Selection, reporter: SilenceReporter
 ) -> bool:
-    """Print the log of one attempt to its end, and note each line in `reporter`. Return whether the job goes on
-    in another attempt, for which a new stream is needed; False if an attempt was selected."""
+    """Print the log of one attempt to its end. Return whether the job continues with another attempt, which is not
+    followed if one was selected."""
     for event in resuming(session.client, path, query, session.pause):
         data = json.loads(event.data) if event.data else {}
         if event.name == "end":
@@ -177,7 +173,7 @@ def _chosen(selection: Selection) -> dict[str, str | int | bool | None]:
 
 
 def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[dict[str, Any]]:
-    """Yield the log's pages from the start, or for a selection with `tail` one page of the last lines."""
+    """Yield the log's pages from the start; with `tail` one page with the last lines."""
     chosen = _chosen(selection)
     path = f"jobs/{identifier}/logs"
     if selection.tail is not None:
@@ -194,17 +190,16 @@ def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[
 
 
 def _whole(session: Session, identifier: str, selection: Selection) -> dict[str, Any]:
-    """Return the selected part of the log as one page: all pages joined."""
+    """Return all pages of the log joined into one."""
     pages = list(_pages(session, identifier, selection))
     joined = {name: [entry for page in pages for entry in page.get(name) or []] for name in ("lines", "gaps")}
     return {**pages[-1], **joined}
 
 
 def _print(output: Output, lines: Iterable[dict[str, Any]], selection: Selection) -> None:
-    """Print lines as `selection` says: as they are into a pipe, as objects with -o json. On a terminal control
-    characters except colours are escaped, and progress lines formatted.
-
-    A `partial` record is a part of a very long line: the next record of its stream continues it."""
+    """Print lines; with -o json as objects. On a terminal control characters except colours are escaped, and progress
+    lines are written for users. A `partial` record is continued by the next record of its stream, so no newline
+    follows it."""
     for line in lines:
         if output.is_data:
             output.stream.write(as_json(line) + "\n")
@@ -218,11 +213,8 @@ def _print(output: Output, lines: Iterable[dict[str, Any]], selection: Selection
 
 
 def spelt_progress(text: str) -> str:
-    """Return a progress line as text for users, "" for any other line.
-
-    static/js/progressline.js formats the same for pages; the samples of tests/browser/samples.py are tested
-    in both.
-    """
+    """Return a progress line as text for users, "" for any other line. static/js/progressline.js does the same on
+    pages; both are tested with the same samples."""
     if not (text.startswith("{") and '"trainyard"' in text):
         return ""
     try:

@@ -17,7 +17,7 @@ from controlplane.cli.tables import Column, Row
 
 
 def state_of(node: Row) -> str:
-    """Return a node's condition in one word: `unreachable`, `not_ready`, `interrupted`, `cordoned` or `ready`."""
+    """Return the word for a node's condition: `unreachable`, `not_ready`, `interrupted`, `cordoned` or `ready`."""
     if not node.get("is_reachable", True):
         return "unreachable"
     if not node["is_ready"]:
@@ -28,15 +28,15 @@ def state_of(node: Row) -> str:
 
 
 def memory_use(node: Row) -> float | None:
-    """Return the used share (0 to 1) of the memory of the node's GPUs that are measured, None if none is."""
+    """Return the used fraction (0 to 1) of the memory of the node's GPUs that are measured; None if none is."""
     devices = [device for device in node["devices"] if device.get("memory_used_mib") is not None]
     total = sum(device["memory_mib"] for device in devices)
     return sum(device["memory_used_mib"] for device in devices) / total if total else None
 
 
 def _last_seen(node: Row) -> str:
-    """Return when an unreachable node was last seen; "" for a reachable one, whose time is only that of its
-    last change."""
+    """Return how long ago an unreachable or unready node was last seen; "" for others, for which the time is only
+    that of their last change."""
     return "" if node["is_ready"] and node["is_reachable"] else formats.age(node.get("seen_at"))
 
 
@@ -87,7 +87,7 @@ def list_nodes_arguments(parser: Parser) -> None:
 
 
 def list_nodes(args: Namespace, session: Session) -> int:
-    """Print every node; with its cluster if there are several."""
+    """List all nodes, with their clusters if there are several."""
     page = session.client.pages("nodes", {}, 10_000)
     has_one = len({node.get("cluster") for node in page["results"]}) <= 1
     shown = {CLUSTER: CLUSTER._replace(is_wide=has_one)}
@@ -101,7 +101,7 @@ def describe_node_arguments(parser: Parser) -> None:
 
 
 def describe_node(args: Namespace, session: Session) -> int:
-    """Print one node with its GPUs and pods; pods of projects that the user cannot see have no names."""
+    """Print one node with its GPUs and pods. Pods of jobs that the user may not see have no names."""
     node = session.get(node_path(args.name))
     if session.output.is_data:
         session.output.data(node)
@@ -120,8 +120,8 @@ def describe_node(args: Namespace, session: Session) -> int:
 
 
 def _devices_with_users(node: Row) -> list[Row]:
-    """Return the node's devices, each with `used_by`: the pods that hold it, or their projects if the pods'
-    names are hidden."""
+    """Return the node's devices, each with `used_by`: the pods that hold it, or only their projects if the user may
+    not see them."""
     users: dict[int, list[str]] = {}
     for pod in node["pods"]:
         for device in pod["devices"]:
@@ -138,7 +138,7 @@ def node_cordon_arguments(parser: Parser) -> None:
 
 
 def node_cordon(args: Namespace, session: Session) -> int:
-    """Stop the scheduling of new pods on each named node; running ones stay."""
+    """Place no new pods on these nodes; running ones stay."""
     return _each(args, session, "cordon", "is cordoned")
 
 
@@ -147,8 +147,8 @@ def node_uncordon_arguments(parser: Parser) -> None:
 
 
 def node_uncordon(args: Namespace, session: Session) -> int:
-    """Allow new pods on each named node. Also withdraws an interruption notice that a user gave, but not one from
-    the cluster."""
+    """Place new pods on these nodes again. An interruption notice that a user gave is withdrawn, one from the cluster
+    is not."""
     return _each(args, session, "uncordon", "takes work again")
 
 
@@ -158,7 +158,7 @@ def node_drain_arguments(parser: Parser) -> None:
 
 
 def node_drain(args: Namespace, session: Session) -> int:
-    """Cordon each named node and requeue its preemptible jobs; print these jobs. With --dry-run only print them."""
+    """Cordon nodes and requeue the preemptible jobs on them; print the jobs."""
     query = {"dry_run": True} if args.dry_run else None
 
     def drain(name: str) -> None:
@@ -234,8 +234,7 @@ def node_confirm_dead_arguments(parser: Parser) -> None:
 
 
 def node_confirm_dead(args: Namespace, session: Session) -> int:
-    """Confirm that an unreachable node is dead, after confirmation on a terminal: its pods' GPUs are released and
-    its jobs requeued."""
+    """Confirm that an unreachable node is dead: its GPUs are released and its jobs are queued again."""
     if sys.stdin.isatty() and not (args.yes or args.dry_run):
         asked = f"Is {args.name} off, or cut from its storage and network? Its jobs start again elsewhere."
         confirm_name(args.name, f"{asked} Type its name", "released")
@@ -248,8 +247,8 @@ def node_confirm_dead(args: Namespace, session: Session) -> int:
 
 
 def drain_text(name: str, answer: Row, is_dry_run: bool) -> str:
-    """Return the text of a drain: the jobs that it moves, or with `is_dry_run` would move, and those that it leaves
-    running. `answer`: the response to it."""
+    """Return the text about a drain: the jobs that it moves, or with `is_dry_run` would move, and those that stay
+    until they end. `answer`: the REST object."""
     moving, staying = (", ".join(job["name"] for job in answer[key]) for key in ("moves", "stays"))
     verb = "would move" if is_dry_run else "moves"
     first = f"node {name}: {verb} {moving}" if moving else f"node {name}: nothing to move"

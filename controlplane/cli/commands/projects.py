@@ -46,7 +46,7 @@ def list_projects_arguments(parser: Parser) -> None:
 
 
 def list_projects(args: Namespace, session: Session) -> int:
-    """Print the projects that the caller may view, at most --limit."""
+    """List the projects that the user may view, at most --limit."""
     session.output.objects(session.client.pages("projects", {}, args.limit), PROJECT_COLUMNS)
     return DONE
 
@@ -57,7 +57,7 @@ def describe_project_arguments(parser: Parser) -> None:
 
 
 def describe_project(args: Namespace, session: Session) -> int:
-    """Print one project with its members."""
+    """Print one project with its members. Raise ApiError if the user may not view it."""
     project = session.get(project_path(args.name or session.project))
     session.output.object(project, formats.fields(_project_fields(project)))
     return DONE
@@ -79,7 +79,7 @@ def project_create_arguments(parser: Parser) -> None:
 
 
 def project_create(args: Namespace, session: Session) -> int:
-    """Create a project and print it."""
+    """Create a project and print it, with the server's warnings."""
     body = {"name": args.name, **_fields(args)}
     if args.cluster:
         body["cluster"] = args.cluster
@@ -108,8 +108,8 @@ def project_edit_arguments(parser: Parser) -> None:
 
 
 def project_edit(args: Namespace, session: Session) -> int:
-    """Change the given fields of a project. A move to another cluster that deletes something asks for
-    confirmation on a terminal."""
+    """Change the given fields of a project. If it moves to another cluster and content is deleted there, the user
+    must confirm on a terminal, unless --yes is given. With --dry-run change nothing."""
     changes = _fields(args) | _given({"cluster": args.cluster})
     require_changes(changes, "project edit")
     path = project_path(args.name)
@@ -124,8 +124,8 @@ def project_edit(args: Namespace, session: Session) -> int:
 
 
 def _lost_by_moving(session: Session, path: str, cluster: str | None) -> str:
-    """Return a sentence on what a project's move to `cluster` deletes in its present cluster; "" if nothing.
-    `cluster`: None if the project stays."""
+    """Return what moving a project to `cluster` deletes in its present cluster, as part of a sentence; "" if nothing,
+    or if the project does not move."""
     if cluster is None:
         return ""
     taken = session.client.delete(path, {"dry_run": True})
@@ -139,8 +139,8 @@ def project_delete_arguments(parser: Parser) -> None:
 
 
 def project_delete(args: Namespace, session: Session) -> int:
-    """Delete a project with the records of its finished jobs, after confirmation on a terminal. Refused while it
-    has unfinished jobs."""
+    """Delete a project with its finished jobs. On a terminal the user must confirm, unless --yes is given. With
+    --dry-run delete nothing. The server refuses while jobs are unfinished."""
     path = project_path(args.name)
     is_asking = sys.stdin.isatty() and not args.yes
     if args.dry_run or is_asking:
@@ -155,7 +155,8 @@ def project_delete(args: Namespace, session: Session) -> int:
 
 
 def _would_delete(session: Session, taken: Row) -> int:
-    """Print what a deletion would do, given the response to its dry run. Return the exit code that it would have."""
+    """Print what a deletion would do, and return its exit code: 5 if jobs are unfinished, else 0. `taken`: the
+    response to its dry run."""
     is_refused = taken["unfinished_jobs"] > 0
     words = "cannot be deleted yet; it would go with" if is_refused else "would be deleted with"
     session.output.object(taken, f"project {taken['project']} {words} {along(taken)}")
@@ -163,7 +164,7 @@ def _would_delete(session: Session, taken: Row) -> int:
 
 
 def along(taken: Row) -> str:
-    """Return as text what is deleted together with a project, given the response to the deletion's dry run."""
+    """Return as text what is deleted with a project. `taken`: the response to the deletion or its dry run."""
     parts = [
         f"{taken['finished_jobs']} finished jobs and their logs",
         f"{taken['working_directories']} working directories",
@@ -199,7 +200,7 @@ def project_members_arguments(parser: Parser) -> None:
 
 
 def project_members(args: Namespace, session: Session) -> int:
-    """Add and remove members as the options say, then print all members."""
+    """Add, change and remove members as the options say, then list all members."""
     path = f"{project_path(args.name)}/members"
     for user, role in args.add or []:
         session.client.post(path, {"user": user, "role": role})
@@ -210,7 +211,7 @@ def project_members(args: Namespace, session: Session) -> int:
 
 
 def add_share(parser: Parser) -> None:
-    """Declare the options for the share of a project or department."""
+    """Declare the options for the quota, weight, limit and priority of a project or department."""
     number = _or_none(decimal_number)
     parser.add_argument("--gpu-quota", type=decimal_number, metavar="GPUS", help="guaranteed GPUs")
     parser.add_argument(
@@ -226,7 +227,7 @@ def add_share(parser: Parser) -> None:
 
 
 def share_fields(args: Namespace) -> dict[str, Any]:
-    """Return the request's fields from the options of `add_share` that were given."""
+    """Return the request's fields for the given options of `add_share`."""
     return _given(
         {
             "gpu_quota": args.gpu_quota,
@@ -274,8 +275,8 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_none(read: Any) -> Any:
-    """Return an argument type that parses by `read`, but returns the word `none` unchanged, which `_fields` converts
-    to null."""
+    """Return an argument type that parses a text by `read`. The word `none` is returned unchanged, for `_given` to
+    convert to null."""
 
     def value(text: str) -> Any:
         return _NONE if text == _NONE else read(text)

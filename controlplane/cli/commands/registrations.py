@@ -24,8 +24,8 @@ def register_arguments(parser: Parser) -> None:
 
 
 def register(args: Namespace, session: Session) -> int:
-    """Create a version from a directory on the control plane's machine. A worker hashes the files; nothing is
-    uploaded, nor copied if the file system can share bytes. Exit code 1 if it failed."""
+    """Create a version from a directory on the control plane's machine. A worker hashes the files there; nothing is
+    uploaded. Waits until the version exists, except with --no-wait. Return 1 if the registration failed, else 0."""
     dataset = find_dataset(session, args.name)
     body = {"path": args.path, "message": args.message}
     row = session.client.post(f"datasets/{dataset['id']}/registrations", body)
@@ -52,7 +52,7 @@ def _said(dataset: Row, row: Row) -> str:
 
 
 def _show_reason(session: Session, row: Row) -> None:
-    """Print why a registration did not succeed yet and is tried again."""
+    """Print why the registration `row` has not succeeded yet. The server tries again by itself."""
     session.output.status("")
     session.output.aside(
         f"{row['path']} is not registered yet; it is tried again: {row['reason']['message']}"

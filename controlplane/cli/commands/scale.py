@@ -24,7 +24,7 @@ def scale_arguments(parser: Parser) -> None:
 
 
 def scale(args: Namespace, session: Session) -> int:
-    """Request that an elastic job has exactly this number of workers."""
+    """Request that an elastic job has exactly --workers workers. Return the exit code as `_resize`."""
     job = find_job(session, args.name)
     return _resize(args, session, str(job["id"]), args.workers)
 
@@ -35,7 +35,7 @@ def scaleout_arguments(parser: Parser) -> None:
 
 
 def scaleout(args: Namespace, session: Session) -> int:
-    """Request more workers than the job has, by a count."""
+    """Request --count workers more than the job has. Return the exit code as `_resize`."""
     job = find_job(session, args.name)
     return _resize(args, session, str(job["id"]), _workers(job) + args.count)
 
@@ -46,7 +46,7 @@ def scalein_arguments(parser: Parser) -> None:
 
 
 def scalein(args: Namespace, session: Session) -> int:
-    """Request fewer workers than the job has, by a count."""
+    """Request --count workers fewer than the job has. Return the exit code as `_resize`."""
     job = find_job(session, args.name)
     return _resize(args, session, str(job["id"]), _workers(job) - args.count)
 
@@ -58,8 +58,8 @@ def _add_change(parser: Parser, verb: str) -> None:
 
 
 def _resize(args: Namespace, session: Session, identifier: str, workers: int) -> int:
-    """Request that the job with the id `identifier` has this number of workers. With --wait, wait for the end.
-    Return 0, or 1 if the operation failed."""
+    """Request that the job with the id `identifier` has `workers` workers. With --wait, wait until the operation has
+    ended; with --dry-run change nothing. Return 1 if the operation failed or was rolled back, else 0."""
     body: dict[str, Any] = {"workers": workers}
     if args.timeout is not None:
         body["timeout_seconds"] = args.timeout
@@ -74,8 +74,8 @@ def _resize(args: Namespace, session: Session, identifier: str, workers: int) ->
 
 
 def _wait(session: Session, identifier: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the scale operation `answer` of the job with the id `identifier` once it has ended; the server ends
-    it at its timeout."""
+    """Wait until a scale operation has ended, and return it. `answer`: the operation in REST form; `identifier`: its
+    job's id. The server ends an operation at its timeout, so that this returns."""
     changes = ChangeListener(session.client, f"job:{identifier}")
     try:
         while answer["state"] in OPEN:
@@ -102,7 +102,7 @@ def _summary(name: str, answer: dict[str, Any]) -> str:
 
 
 def _workers(job: dict[str, Any]) -> int:
-    """Return the job's number of workers; the requested number if it has none yet."""
+    """Return how many workers the job has; before it has any, how many it requests."""
     return int(job["status"].get("workers") or job["workers"])
 
 

@@ -26,8 +26,8 @@ def config_project_arguments(parser: Parser) -> None:
 
 
 def config_project(args: Namespace, session: Session) -> int:
-    """Store the default project of the current context, or without a name print it. Its existence is checked when it
-    is used."""
+    """Store a name as the default project of the context in use; without a name print the default. Whether the
+    project exists is not checked."""
     if not args.name:
         session.output.object({"project": session.project}, session.project)
         return DONE
@@ -41,7 +41,7 @@ def config_contexts_arguments(parser: Parser) -> None:
 
 
 def config_contexts(args: Namespace, session: Session) -> int:
-    """Print every context, without tokens."""
+    """Print every context of the config file, without tokens."""
     config = session.config
     rows = [
         {
@@ -63,7 +63,7 @@ def config_use_arguments(parser: Parser) -> None:
 
 
 def config_use(args: Namespace, session: Session) -> int:
-    """Make a context the current one. Raises CliError if it is not in the config file."""
+    """Make a context the current one, in the config file. Raise CliError (2) if the file has no such context."""
     known = session.config.file["contexts"]
     if args.name not in known:
         raise CliError(f"no context {args.name!r}", USAGE, f"known: {', '.join(sorted(known)) or 'none yet'}")

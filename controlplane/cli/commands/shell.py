@@ -28,8 +28,8 @@ def bash_arguments(parser: Parser) -> None:
 
 
 def bash(args: Namespace, session: Session) -> int:
-    """Run a shell in a pod and return its exit code. Unless input and output are both terminals, they are copied
-    unchanged."""
+    """Run a shell in a job's pod and return the shell's exit code. If input or output is no terminal, both are copied
+    unchanged, without a terminal in the pod."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         from controlplane.cli.commands.execute import run_in_pod
 
@@ -46,8 +46,8 @@ def bash(args: Namespace, session: Session) -> int:
 
 
 def _exchange(socket: WebSocket, resized: int) -> int:
-    """Copy both ways until the other side closes; return the exit code. `resized`: readable when the window's size
-    has changed. Raises CliError if the connection breaks."""
+    """Copy between the terminal and the shell until the shell ends, and return its exit code. `resized`: a descriptor
+    that is readable when the window's size has changed. Raise CliError if the connection breaks."""
     sources: list[Any] = [socket, resized, sys.stdin.fileno()]
     try:
         while True:
@@ -68,7 +68,7 @@ def _exchange(socket: WebSocket, resized: int) -> int:
 
 
 def _forward_input(socket: WebSocket) -> bool:
-    """Send typed input; return False once the terminal is closed."""
+    """Read from the terminal and send it to the shell. Return False if the terminal is closed, else True."""
     typed = os.read(sys.stdin.fileno(), 65_536)
     if typed:
         socket.send(BINARY, typed)
@@ -76,7 +76,8 @@ def _forward_input(socket: WebSocket) -> bool:
 
 
 def _show_output(socket: WebSocket) -> int | None:
-    """Write the shell's output unchanged. Return its exit code once it has ended (0 if it has none), None before."""
+    """Wait for output of the shell and write it unchanged. Return None while the shell runs, its exit code once it
+    has ended."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
             write_all(sys.stdout.fileno(), payload)
@@ -86,7 +87,6 @@ def _show_output(socket: WebSocket) -> int | None:
 
 
 def _size_query() -> str:
-    """Return query parameters with the window's size, in which the shell starts."""
     size = os.get_terminal_size(sys.stdout.fileno())
     return f"&columns={size.columns}&rows={size.lines}"
 
@@ -99,8 +99,8 @@ def _send_size(socket: WebSocket) -> None:
 
 @contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Context manager that puts the terminal into raw mode, so that all keys including Ctrl-C are sent, and restores
-    it in every case."""
+    """Context manager that puts the terminal into raw mode, so that every key, Ctrl-C too, is sent to the shell. The
+    former mode is restored at the end, also after an error."""
     import termios
     import tty
 

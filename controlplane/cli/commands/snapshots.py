@@ -44,7 +44,7 @@ def create_arguments(parser: Parser) -> None:
 
 
 def create(args: Namespace, session: Session) -> int:
-    """Take a snapshot of a volume; jobs that write to it continue."""
+    """Take a snapshot of a volume, while jobs go on writing to it. With --wait, wait until it is ready."""
     volume = find_volume(session, args.volume)
     snapshot = session.client.post("snapshots", {"volume": volume["id"]})
     if args.wait:
@@ -56,7 +56,6 @@ def create(args: Namespace, session: Session) -> int:
 
 
 def list_arguments(parser: Parser) -> None:
-    """Declare the filter: a volume or a job; else the whole project."""
     parser.examples = [
         "yard snapshot list",
         "yard snapshot list --volume data",
@@ -67,7 +66,7 @@ def list_arguments(parser: Parser) -> None:
 
 
 def list_(args: Namespace, session: Session) -> int:
-    """List snapshots, newest first."""
+    """List the snapshots of the project, or of one volume or job, newest first."""
     page = project_rows(session, "snapshots", given({"volume": args.volume, "job": args.job}))
     if args.volume and not page["results"]:
         # Raises CliError if there is no such volume. A deleted one may have snapshots.
@@ -77,7 +76,6 @@ def list_(args: Namespace, session: Session) -> int:
 
 
 def restore_arguments(parser: Parser) -> None:
-    """Declare the snapshot, and the name of the new volume."""
     parser.examples = ["yard snapshot restore data@3 --to data-back --wait"]
     parser.add_argument("snapshot", metavar="SNAPSHOT", help="such as data@3")
     parser.add_argument("--to", required=True, metavar="NAME", help="the new volume")
@@ -85,7 +83,7 @@ def restore_arguments(parser: Parser) -> None:
 
 
 def restore(args: Namespace, session: Session) -> int:
-    """Create a volume from a snapshot; the snapshot and its own volume are not changed."""
+    """Create a volume with a snapshot's content. The snapshot and the volume that it was taken of stay unchanged."""
     snapshot = find_snapshot(session, args.snapshot)
     volume = session.client.post(f"snapshots/{snapshot['id']}/restore", {"name": args.to})
     like = f"--like {snapshot['job']} " if snapshot["job"] else "... "
@@ -99,7 +97,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete a snapshot; refused without --yes."""
+    """Delete a snapshot. Raise CliError (2) without --yes."""
     snapshot = find_snapshot(session, args.snapshot)
     require_yes(args, f"{args.snapshot} cannot be restored", f"yard snapshot delete {args.snapshot}")
     answer = session.client.delete(f"snapshots/{snapshot['id']}")
@@ -108,8 +106,8 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def find_snapshot(session: Session, name: str) -> Row:
-    """Return the snapshot VOLUME@NUMBER of the project. Raises CliError if there is none or the name has another
-    form."""
+    """Return the project's snapshot that `name` (VOLUME@NUMBER) means. Raise CliError (3) if there is none or `name`
+    has another form."""
     volume, _, number = name.rpartition("@")
     query: dict[str, Any] = {"project": session.project, "volume": volume, "number": number, "limit": 1}
     rows: list[Row] = session.get("snapshots", **query)["results"] if volume and number.isdecimal() else []

@@ -28,8 +28,8 @@ _NAME_HELP = "the job's name: a DNS label"
 
 
 def prepare_words(words: list[str]) -> list[str]:
-    """Return the command line with each option whose value may begin with a dash as OPTION=VALUE, as argparse needs
-    it."""
+    """Return the command line with `--args X` and `--command X` as one word, `--args=X`: argparse would read a value
+    that begins with a dash as an option."""
     return glue_values(words, _DASHED_VALUES)
 
 
@@ -61,8 +61,8 @@ def submit_arguments(parser: Parser) -> None:
 
 
 def submit(args: Namespace, session: Session) -> int:
-    """Submit one job: of the kind `train`, `interactive` with --interactive, or that of the job named by --like.
-    With --file submit many jobs of any kind."""
+    """Submit one job, or with --file many. The kind of one job is `interactive` with --interactive; else that of the
+    job named by --like; else `train`. Raise CliError (2) for options that exclude each other."""
     default = "train" if args.like is None else None
     kind = "interactive" if args.interactive else default
     if args.file is None and args.name is None:
@@ -81,14 +81,13 @@ def _misused(words: str) -> CliError:
 
 
 def submit_mpi_arguments(parser: Parser) -> None:
-    """Declare the options of a job whose launcher, in the pod of rank 0, starts a rank in every pod."""
     parser.examples = ["yard submit-mpi dist1 --processes 3 -g 1 -- mpirun python train.py"]
     _add_name(parser)
     _add_fields(parser, "submit-mpi")
 
 
 def submit_mpi(args: Namespace, session: Session) -> int:
-    """Submit a job of the kind `mpi`."""
+    """Submit a job of the kind `mpi`: its launcher, in the pod of rank 0, starts a rank in every pod."""
     return _submit(args, session, "mpi")
 
 
@@ -99,12 +98,12 @@ def submit_elastic_arguments(parser: Parser) -> None:
 
 
 def submit_elastic(args: Namespace, session: Session) -> int:
-    """Submit a job of the kind `elastic`."""
+    """Submit a job of the kind `elastic`: its number of workers may change while it runs."""
     return _submit(args, session, "elastic")
 
 
 def spec_of(args: Namespace) -> dict[str, Any]:
-    """Return the fields given on the command line; the server fills in the others."""
+    """Return the fields of a job's spec that the command line gives. The server fills in the others."""
     given = {field.name: _given(args, field) for field in DECLARED if field.flags or field.commands}
     given |= {"name": args.name, "command": args.trailing or args.command or None}
     if args.code is not None and _UPLOADED.fullmatch(args.code):
@@ -123,13 +122,14 @@ def _given(args: Namespace, field: Field) -> Any:
 
 
 def submitted_text(job: dict[str, Any]) -> str:
-    """Return the sentence that confirms a submission."""
+    """Return the sentence that confirms a submission. `job`: the job in REST form."""
     return f"job {job['name']} submitted to {job['project']} as {job['id']}"
 
 
 def _body(args: Namespace, session: Session, kind: str | None) -> dict[str, Any]:
-    """Return the submission: the command line's fields, on top of those of the job that --like names. `kind`:
-    None for that job's. Uploads the directory of --code, and has the server import the repository of --git."""
+    """Return the job's spec to submit: the fields of the command line, over those of the job named by --like. `kind`:
+    the job's kind, None for that of --like. Uploads the directory of --code, or has the server import the repository
+    of --git."""
     given = spec_of(args) | ({"kind": kind} if kind else {})
     if args.code is not None and "code" not in given:
         from controlplane.cli.code.upload import bring_code
@@ -218,7 +218,7 @@ def _wait(session: Session, job: dict[str, Any], timeout_seconds: int | None) ->
 
 
 def _report_end(session: Session, job: dict[str, Any]) -> None:
-    """Print how a job ended, with the reason unless it succeeded."""
+    """Print a job's final state, with the reason unless the job succeeded."""
     state, why = job["status"]["state"], job["status"]["reason"]["message"]
     session.output.say(f"job {job['name']} {state}" + (f": {why}" if why and state != "succeeded" else ""))
 
@@ -233,7 +233,8 @@ def _add_name(parser: Parser) -> None:
 
 
 def _add_fields(parser: Parser, command: str) -> None:
-    """Add the flags of the job's fields under their headings, with related options."""
+    """Declare the options of `command` for the fields of a job, grouped under headings, and the options for after the
+    submission."""
     for title, group_fields in groupby(sorted(DECLARED, key=_group_order), key=lambda field: field.group):
         group = parser.add_argument_group(title)
         for field in group_fields:
@@ -279,7 +280,8 @@ def _add_entries(group: argparse._ArgumentGroup, entries: Entries, flag: Flag) -
 
 
 def _code(text: str) -> str:
-    """Return the directory or hash of `--code`. Raises ArgumentTypeError for a malformed hash."""
+    """Return the argument of --code: a directory, or the hash of an uploaded tree. Raise ArgumentTypeError for an
+    empty text or a malformed hash."""
     if text.startswith("sha256:") and not _UPLOADED.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no hash of a tree, which has 64 digits")
     return str(directory_path(text))

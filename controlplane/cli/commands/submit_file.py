@@ -23,8 +23,9 @@ _PLACE = re.compile(r"\A/jobs/(\d+)")
 
 
 def submit_file(args: Namespace, session: Session, shared: Body) -> int:
-    """Submit every job of the file, in batches. `shared`: fields for jobs that do not set them. Prints what was
-    accepted even if a later batch is refused. Raises CliError for duplicate names, and for a refused batch."""
+    """Submit every job of the file --file, in batches. `shared`: fields for jobs that do not set them. Print which
+    jobs were accepted, also if a later batch is refused. Raise CliError (2) for duplicate names, ApiError for a
+    refused batch."""
     bodies = [{**shared, **body} for body in read_jobs(args.file)]
     names = Counter(body["name"] for body in bodies if isinstance(body.get("name"), str))
     if twice := [name for name, count in names.items() if count > 1]:
@@ -42,8 +43,8 @@ def submit_file(args: Namespace, session: Session, shared: Body) -> int:
 
 
 def read_jobs(path: str) -> list[Body]:
-    """Return the jobs of a file: a JSON array, a sequence of JSON objects (JSON lines) or a YAML list. Raises
-    CliError (2) for anything else."""
+    """Return the jobs of a file: a JSON array, JSON objects one after another, or a YAML list. `path`: "-" for
+    standard input. Raise CliError (2) if the file cannot be read or holds anything else."""
     text = read_text(path)
     try:
         jobs = _parsed(text)
@@ -56,8 +57,8 @@ def read_jobs(path: str) -> list[Body]:
 
 
 def batches(bodies: list[Body]) -> Iterator[list[Body]]:
-    """Yield the jobs `bodies` in order, in batches of at most BATCH_JOBS jobs and about BATCH_BYTES; a job that
-    is larger is a batch by itself."""
+    """Divide the jobs `bodies` into batches of at most BATCH_JOBS jobs and about BATCH_BYTES bytes, in their order. A
+    job that is larger is a batch by itself."""
     batch: list[Body] = []
     size = 0
     for body in bodies:
@@ -106,7 +107,7 @@ def _send(args: Namespace, session: Session, batch: list[Body], before: int) -> 
 
 
 def _in_doubt(error: CliError, count: int) -> CliError:
-    """Return the error; if the server did not answer, with the hint that the next `count` jobs may have been
+    """Return the error. If the server did not answer, the hint is added that the next `count` jobs may have been
     accepted."""
     if error.exit_code in (UNREACHABLE, TIMED_OUT):
         error.hint = f"the next {count} may have been submitted; check with: yard list jobs"
@@ -114,19 +115,16 @@ def _in_doubt(error: CliError, count: int) -> CliError:
 
 
 def _digest(batch: list[Body]) -> str:
-    """Return an idempotency key derived from the batch's content.
-
-    Repeating the command does not submit an accepted batch again, while a batch with corrected jobs is a new
-    request.
-    """
+    """Return a hash of the batch, for its idempotency key: a batch that was accepted is not submitted again when the
+    command is repeated, but a batch with corrected jobs is."""
     import hashlib
 
     return hashlib.sha256(json.dumps(batch, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _with_names(problem: dict[str, Any], batch: list[Body], before: int) -> dict[str, Any]:
-    """Return the problem with its fields named by job: `/hyper3/gpus` for `/jobs/3/gpus`. A job without a
-    name gets its number in the file; `before`: the number of jobs in earlier batches."""
+    """Return the server's problem document with jobs by name: `/hyper3/gpus` for `/jobs/3/gpus`. A job without a name
+    is named by its number in the file. `before`: the number of jobs in earlier batches."""
 
     def named(place: re.Match[str]) -> str:
         number = int(place[1])

@@ -48,8 +48,8 @@ def subset_arguments(parser: Parser) -> None:
 
 
 def subset(args: Namespace, session: Session) -> int:
-    """Save the matching files of a version as an immutable subset, which can be mounted and cached like a
-    version; with --delete remove one. Raises CliError if no option says which files."""
+    """Save the matching files of a version as an immutable subset, which can be mounted and cached like a version.
+    With --delete, delete a subset. Raise CliError (2) if no option selects files."""
     text, slash, name = args.subset.rpartition("/")
     if not slash or "@" not in text:
         raise CliError(f"{args.subset!r} is not NAME@VERSION/SUBSET", USAGE)
@@ -74,7 +74,7 @@ def subsets_arguments(parser: Parser) -> None:
 
 
 def subsets(args: Namespace, session: Session) -> int:
-    """List the subsets of a version."""
+    """List the subsets of a dataset's version."""
     version = find_version(session, args.version)
     session.output.objects(
         session.client.pages(f"versions/{version['id']}/subsets", {}, ROWS_MOST), SUBSET_COLUMNS

@@ -27,7 +27,7 @@ def list_tokens_arguments(parser: Parser) -> None:
 
 
 def list_tokens(args: Namespace, session: Session) -> int:
-    """Print your own tokens (for an admin all), without their secrets."""
+    """Print the user's tokens, for an admin those of all users, without their secrets."""
     session.output.objects(session.client.pages("tokens", {}, 500), TOKEN_COLUMNS)
     return DONE
 
@@ -41,7 +41,7 @@ def token_create_arguments(parser: Parser) -> None:
 
 
 def token_create(args: Namespace, session: Session) -> int:
-    """Create a token; its secret is printed once, as the only text on standard output."""
+    """Create a token and print its secret, which the server shows only this once."""
     options = {"days": args.days, "is_read_only": args.read_only or None, "user": args.user}
     body = {"name": args.name, **given(options)}
     token = session.client.post("tokens", body)
@@ -57,6 +57,6 @@ def token_revoke_arguments(parser: Parser) -> None:
 
 
 def token_revoke(args: Namespace, session: Session) -> int:
-    """Revoke a token; it is invalid at once."""
+    """Revoke a token, which is invalid from then on."""
     session.output.object(session.client.delete(f"tokens/{segment(args.id)}"), f"token {args.id} revoked")
     return DONE

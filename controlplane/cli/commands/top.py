@@ -36,7 +36,8 @@ def top_jobs_arguments(parser: Parser) -> None:
 
 
 def top_jobs(args: Namespace, session: Session) -> int:
-    """Print running jobs, those with the most GPUs first: of one project with -p, else of all visible projects."""
+    """Print the running jobs, those with the most GPUs first. With -p only those of that project, else those of all
+    projects that the user may view."""
     path = f"{session.project_path}/jobs" if args.project and not args.all_projects else "jobs"
     page = session.client.pages(path, {"state": "running,scaling"}, 500)
     page["results"].sort(key=lambda row: -(row.get("gpus") or 0) * (row.get("workers") or 1))
@@ -49,7 +50,7 @@ def top_nodes_arguments(parser: Parser) -> None:
 
 
 def top_nodes(args: Namespace, session: Session) -> int:
-    """Print all nodes with their GPUs, and the total of allocated GPUs."""
+    """Print all nodes with their GPUs and, except in a data format (-o json), how many GPUs are allocated in total."""
     page = session.client.pages("nodes", {}, 10_000)
     session.output.objects(page, NODE_COLUMNS)
     if not session.output.is_data:

@@ -24,7 +24,7 @@ def list_users_arguments(parser: Parser) -> None:
 
 
 def list_users(args: Namespace, session: Session) -> int:
-    """Print all users."""
+    """Print all users; for admins only."""
     session.output.objects(session.client.pages("users", {}, 10_000), USER_COLUMNS)
     return DONE
 
@@ -37,7 +37,8 @@ def user_create_arguments(parser: Parser) -> None:
 
 
 def user_create(args: Namespace, session: Session) -> int:
-    """Create a user. The password is asked for on a terminal, or with --password-stdin read from standard input."""
+    """Create a user; for admins only. The password is asked for on the terminal, or read from standard input with
+    --password-stdin."""
     body: dict[str, Any] = {"username": args.username, "password": _password(args)}
     if args.admin:
         body["is_admin"] = True

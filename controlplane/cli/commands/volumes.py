@@ -33,8 +33,8 @@ def _class_and_tier(volume: Row) -> str:
 
 
 def used_text(volume: Row) -> str:
-    """Return how much of its size a volume uses: `4.2 MiB of 10 GiB`, with `?` for unknown and `or more` if measured
-    in part."""
+    """Return how much of a volume's size is used, such as `4.2 MiB of 10 GiB`. The used size is `?` if it is unknown,
+    and followed by `or more` if only a part was measured."""
     more = " or more" if volume["is_measured_in_part"] else ""
     return f"{formats.binary_size(volume['used_bytes'])}{more} of {formats.binary_size(volume['size_bytes'])}"
 
@@ -77,7 +77,7 @@ def create_arguments(parser: Parser) -> None:
 
 
 def create(args: Namespace, session: Session) -> int:
-    """Create an empty volume."""
+    """Create an empty volume in the project. With --wait, wait until it is ready."""
     body = {
         "project": session.project,
         "name": args.name,
@@ -97,7 +97,7 @@ def list_arguments(parser: Parser) -> None:
 
 
 def list_(args: Namespace, session: Session) -> int:
-    """List the volumes of the project, or with -A all visible ones."""
+    """List the volumes of the project, or with -A of all projects that the user may view."""
     page = project_rows(session, "volumes", {}, all_projects=args.all_projects)
     session.output.objects(page, VOLUME_COLUMNS)
     return DONE
@@ -146,7 +146,7 @@ def files_arguments(parser: Parser) -> None:
 
 
 def files(args: Namespace, session: Session) -> int:
-    """List a directory of a volume."""
+    """List one directory of a volume, all its entries."""
     volume = find_volume(session, args.name)
     rows: list[Row] = []
     page: Row = {"has_more": True}
@@ -173,7 +173,8 @@ def get_arguments(parser: Parser) -> None:
 
 
 def get(args: Namespace, session: Session) -> int:
-    """Download a file of a volume to a file, or with the target "-" to standard output."""
+    """Download a file of a volume, to the file `target` or with "-" to standard output. Raise CliError if it cannot
+    be written or arrives incomplete."""
     volume = find_volume(session, args.name)
     target = args.target or args.path.rstrip("/").rpartition("/")[2]
     path = f"volumes/{volume['id']}/content?path={quote(args.path, safe='')}"
@@ -203,8 +204,8 @@ def _write(body: HTTPResponse, target: str, path: str) -> None:
 
 
 def _opened(session: Session, path: str) -> HTTPResponse:
-    """Return the response with a file's content. On Kubernetes a pod must read the file first: prints that, and
-    waits at most BUSY_SECONDS. Raises ApiError if the server refuses."""
+    """Return the response with a file's content. On Kubernetes a pod must first read the file: this prints so and
+    tries again for up to BUSY_SECONDS. Raise ApiError if the server refuses."""
     waited = 0.0
     while True:
         try:
@@ -225,7 +226,7 @@ def resize_arguments(parser: Parser) -> None:
 
 
 def resize(args: Namespace, session: Session) -> int:
-    """Request another size of a volume, and print whether it has it already."""
+    """Request another size of a volume. Print whether the volume has that size already."""
     before = find_volume(session, args.name)
     volume = session.client.post(f"volumes/{before['id']}/resize", {"size": args.size})
     # Storage that applies the size itself does so after the answer.
@@ -243,7 +244,7 @@ def set_access_mode_arguments(parser: Parser) -> None:
 
 
 def set_access_mode(args: Namespace, session: Session) -> int:
-    """Set whether one or many jobs may mount the volume at once."""
+    """Set whether only one job or many may mount the volume at the same time."""
     volume = _post(session, args.name, "access-mode", {"access_mode": args.access_mode})
     session.output.object(volume, f"volume {args.name} is {volume['access_mode']}")
     return DONE
@@ -256,7 +257,7 @@ def tier_arguments(parser: Parser) -> None:
 
 
 def tier(args: Namespace, session: Session) -> int:
-    """Change the service tier of a volume, which stays mounted; print whether that is done yet."""
+    """Request another service tier for a volume, which stays mounted. Print whether the volume has the tier already."""
     volume = _post(session, args.name, "service-tier", {"service_tier": args.tier})
     is_done = volume["service_tier"] == args.tier
     state = "has the tier" if is_done else "is being moved to the tier"
@@ -276,8 +277,8 @@ def keep_arguments(parser: Parser) -> None:
 
 
 def keep(args: Namespace, session: Session) -> int:
-    """Limit by number or age how many snapshots taken at job events are kept; a limit that is not given is removed,
-    and without any all are kept. Snapshots that users take are always kept."""
+    """Limit by number or age which automatic snapshots of a volume are kept. A limit that is not given is removed.
+    Snapshots that users take are always kept."""
     volume = find_volume(session, args.name)
     rules = {"keep_last": args.last, "keep_days": args.days}
     changed = session.client.patch(f"volumes/{volume['id']}", rules)
@@ -306,8 +307,8 @@ def schedule_arguments(parser: Parser) -> None:
 
 
 def schedule(args: Namespace, session: Session) -> int:
-    """Set or end the schedule of a volume's snapshots; retention rules without an option stay unchanged. Raises
-    CliError for a period below SHORTEST_PERIOD_SECONDS."""
+    """Set or end the schedule of a volume's snapshots; limits that are not given stay unchanged. Raise CliError (2)
+    for a period below SHORTEST_PERIOD_SECONDS, or unless exactly one of --every and --off is given."""
     if (args.every is not None) == args.off:
         raise CliError("volume schedule: give --every TIME or --off", USAGE, "see: yard help volume schedule")
     if args.every is not None and args.every < SHORTEST_PERIOD_SECONDS:
@@ -328,7 +329,7 @@ def clone_arguments(parser: Parser) -> None:
 
 
 def clone(args: Namespace, session: Session) -> int:
-    """Create a volume with a copy of another one's content."""
+    """Create a volume with a copy of another volume's content. With --wait, wait until it is ready."""
     volume = _post(session, args.name, "clone", {"name": args.copy})
     return show_made(args, session, volume, f"mount it: yard submit ... --pvc {args.copy}:/mnt")
 
@@ -340,7 +341,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete a volume with its content, but not its snapshots; refused without --yes."""
+    """Delete a volume with its content, but not its snapshots. Raise CliError (2) without --yes."""
     volume = find_volume(session, args.name)
     lost = f"{args.name} holds {formats.binary_size(volume['used_bytes'])}; all of it would be deleted"
     require_yes(args, lost, f"yard volume delete {args.name}")
@@ -351,7 +352,7 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def find_volume(session: Session, name: str) -> Row:
-    """Return the volume with that name in the project. Raises CliError if there is none or the name is empty."""
+    """Return the project's volume with that name. Raise CliError if there is none (3) or the name is empty (2)."""
     require_name(name, "volume")
     rows: list[Row] = session.get("volumes", name=name, project=session.project, limit=1)["results"]
     if not rows:
@@ -362,8 +363,8 @@ def find_volume(session: Session, name: str) -> Row:
 
 
 def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
-    """Return the volume or snapshot at the API path once it is ready. Raises CliError if it failed or is being
-    deleted, or after `timeout_seconds` (None: no limit)."""
+    """Wait until a volume or snapshot is ready, and return it. `path`: its path in the API. Raise CliError if it
+    fails or is being deleted (1), or after `timeout_seconds` (7; None: no limit)."""
     waited = 0.0
     while True:
         found: Row = patiently(partial(session.get, path), session.pause)
@@ -379,7 +380,8 @@ def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
 
 
 def show_made(args: Namespace, session: Session, volume: Row, hint: str) -> int:
-    """Print a new volume, with --wait only once it is ready, and the `hint`. Return the exit code."""
+    """Print a new volume, then the `hint`. With --wait, wait until the volume is ready. Return 0; raises as
+    `wait_ready`."""
     if args.wait:
         volume = wait_ready(session, f"volumes/{volume['id']}", args.timeout)
     state = "is ready" if volume["status"]["state"] == "ready" else "is being made"

@@ -39,8 +39,8 @@ def wait_arguments(parser: Parser) -> None:
 
 
 def wait(args: Namespace, session: Session) -> int:
-    """Wait for a job; return 0 if it reached a wanted state, 1 if it ended without. Raises CliError (7) at the
-    timeout."""
+    """Wait until a job reaches a state of --for or ends. Return 0 if it reached such a state, 1 if it ended
+    otherwise. Raise CliError (7) at the timeout."""
     wanted = wanted_states(args.wanted)
     job = wait_for(session, job_id(session, args.name), wanted, args.timeout)
     state = job["status"]["state"]
@@ -50,8 +50,8 @@ def wait(args: Namespace, session: Session) -> int:
 
 
 def wanted_states(text: str) -> frozenset[str]:
-    """Return the states named by --for, separated by commas; `finished` means all final ones. Raises CliError for an
-    unknown state."""
+    """Return the job states that `text` names, separated by commas; `finished` means all final ones. Raise CliError
+    (2) for an unknown state."""
     names = {name.strip().lower().replace("-", "_") for name in text.split(",")}
     unknown = names - STATES - set(_FINISHED)
     if unknown:
@@ -64,7 +64,7 @@ def wanted_states(text: str) -> frozenset[str]:
 
 
 def is_reached(job: dict[str, Any], wanted: frozenset[str]) -> bool:
-    """Return whether the job is in a wanted state or must have passed through it: a succeeded job has been
+    """Return whether the job is in a state of `wanted`, or must have been in one: a succeeded job has been
     `running`."""
     state = job["status"]["state"]
     return not wanted.isdisjoint({state, *_PASSED.get(state, ())})
@@ -73,8 +73,8 @@ def is_reached(job: dict[str, Any], wanted: frozenset[str]) -> bool:
 def wait_for(
     session: Session, identifier: str, wanted: frozenset[str], timeout_seconds: float | None = None
 ) -> dict[str, Any]:
-    """Return the job with the id `identifier` once it is in a wanted or final state. Raises CliError (7) after
-    `timeout_seconds` (None: no limit)."""
+    """Wait until the job with the id `identifier` is in a state of `wanted` or has ended, and return it. Raise
+    CliError (7) after `timeout_seconds` (None: no limit)."""
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     job: dict[str, Any] = session.get(f"jobs/{identifier}")
     if _is_over(job, wanted):
@@ -91,10 +91,11 @@ def wait_for(
 
 
 def exit_code_of_job(job: dict[str, Any]) -> int:
-    """Return the ended job's own exit code, or 128 + the number of the signal that ended it; never 0 for a job
-    that did not succeed.
+    """Return the exit code for an ended job: its program's own (at most 255), or 128 + the number of the signal that
+    ended it.
 
-    Without its own code: 0 for success, 7 for its time limit, 1 for everything else."""
+    If that is 0 or unknown: 0 for a job that succeeded, 7 for one that reached its time limit, 1 for any other.
+    """
     state, code = job["status"]["state"], job["status"].get("exit_code")
     if code:
         return 128 - int(code) if code < 0 else min(int(code), 255)

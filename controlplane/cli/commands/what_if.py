@@ -44,8 +44,8 @@ def project_what_if_arguments(parser: Parser) -> None:
 
 
 def project_what_if(args: Namespace, session: Session) -> int:
-    """Simulate the current cluster, or with --last-week the last week, with and without a changed share; changes
-    nothing."""
+    """Print what another quota, weight, limit or priority of a project would change now, or with --last-week would
+    have changed in the last week. The server only simulates; the project stays unchanged."""
     changes = share_fields(args)
     require_changes(changes, "project what-if")
     query = {"last_week": "true"} if args.last_week else None
@@ -57,8 +57,8 @@ def project_what_if(args: Namespace, session: Session) -> int:
 
 
 def what_if_text(found: dict[str, Any]) -> str:
-    """Return a simulation in REST form as text: a table of projects, and the jobs that would start, stop or wait
-    differently."""
+    """Return the result of a simulation as text: a table of projects, then the jobs that would start, stop or wait
+    differently. `found`: the server's response."""
     cells = [[str(column.cell(row)) for column in _COLUMNS] for row in found["projects"]]
     lines = [plain_table(_COLUMNS, cells).rstrip("\n"), *_replayed(found)]
     for name, words in _LISTS:
