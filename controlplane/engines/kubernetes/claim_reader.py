@@ -59,8 +59,9 @@ class ClaimReader:
 
 
 def _node_for(claim: Raw | None, pod: DataPod) -> str:
-    """Return the node on which the pod must run: that of the pods that use a claim which only one node can mount; ""
-    for any node. Raise ContentMissing without a claim, Blocked for one that is not bound to a volume."""
+    """Return the node on which the reading pod must run, "" for any. A claim that only one node can mount binds it to
+    the node of the pods that use the claim. Raise ContentMissing if `claim` is None, Blocked if the claim is not
+    bound to a volume."""
     if claim is None:
         raise ContentMissing("The volume is not in the cluster.")
     phase = (claim.get("status") or {}).get("phase") or "Pending"

@@ -188,8 +188,8 @@ class Watching:
         self._on_change(news)
 
     def _trim_pod(self, raw: Raw) -> Raw | None:
-        """Return what to store of a pod: our pods without unused fields, of others only the resources that they hold;
-        None for a pod that holds none."""
+        """Return what the cache stores of a pod. Of our pods that is all except unused fields, of other pods only the
+        resources that they occupy; None for another pod that occupies no resources."""
         if self._profile.is_our_pod(raw):
             raw["metadata"].pop("managedFields", None)
             name = names.operated_by(raw) if names.is_unplaced(raw) else names.pod_name(raw)

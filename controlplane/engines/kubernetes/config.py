@@ -47,7 +47,8 @@ DEFAULT_POOL = "default"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What pure code must know of a cluster's scheduler; scheduler.py has its actions."""
+    """What a cluster's scheduler demands of pods and objects, as the code needs it that makes their manifests.
+    scheduler.py has the calls to the cluster."""
 
     # It binds pods that were created without a node, and holds projects to their bounds.
     places_pods: bool = False

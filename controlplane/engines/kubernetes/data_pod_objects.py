@@ -32,8 +32,8 @@ def cache_claim(project: str, profile: ClusterProfile, claim: CacheClaim) -> dic
 
 
 def cache_pod(project: str, profile: ClusterProfile, claim: CacheClaim, task: CacheTask) -> dict[str, Any]:
-    """Return the pod of a task. Its name depends on the claim only, so that at most one such pod works on the
-    volume."""
+    """Return the manifest of the pod that runs a cache task. The pod's name depends on the claim only, so that at
+    most one such pod works on the claim's volume."""
     env = {
         cache_fill.ROOT: CACHE_ROOT,
         cache_fill.KEY: task.key,
