@@ -12,8 +12,8 @@ _TRIES = 100
 
 
 def lease_ports(folder: Path, pod_name: str, declared: Iterable[int]) -> dict[int, int]:
-    """Return a free host port by declared port, leased to the pod until `release_ports`. `folder`: the leases, one
-    file per port. Raise OSError if no free port is found."""
+    """Lease a free host port to the pod for each declared port, until `release_ports`. Return {declared port: host
+    port}. `folder`: the leases, one file per host port. Raise OSError if no free port is found."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {port: _lease(folder, pod_name) for port in declared}
 
