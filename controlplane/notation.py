@@ -54,6 +54,28 @@ def write_size(mib: int) -> str:
     return f"{mib}Mi"
 
 
+def decimal_bytes(count: int) -> str:
+    """Format bytes in powers of 1000, as pages and `yard` show the sizes of data: `512 B`, `4.2 MB`, `679 MB`. Amounts
+    of 100 and more are rounded down."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if amount < 1000 or unit == "TB":
+            break
+        amount /= 1000
+    is_whole = unit == "B" or (amount >= 100 and unit != "TB")
+    return f"{int(amount)} {unit}" if is_whole else f"{amount:.1f} {unit}"
+
+
+def binary_bytes(count: int) -> str:
+    """Format bytes in powers of 1024, as limits and volumes have them: `512 B`, `4.2 MiB`, `10 GiB`."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if amount < 1024 or unit == "PiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if amount == int(amount) or unit == "B" else f"{amount:.1f} {unit}"
+
+
 def parse_number(text: str) -> int | float:
     """Return the number in `text`: an int if it is whole, else a float. Raise ValueError for other texts, infinity
     and NaN."""

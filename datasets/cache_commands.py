@@ -14,6 +14,7 @@ from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.models import Cluster, Command, Event
+from controlplane.notation import decimal_bytes
 from datasets.actions.cache_locations import REMOVE_VOLUME
 from datasets.actions.cache_upkeep import aged_caches
 from datasets.actions.caches import CACHE, EVICT_CACHE, FILL_CACHE, cache_event, evict, refill
@@ -262,8 +263,8 @@ def _make_room(cache: Cache, store: Caches, manifest: Manifest) -> None:
     is_waiting = reserved > 0 or location.caches.filter(state=Cache.EVICTING).exists()
     if keys is None and not is_waiting:
         detail = (
-            f"{location.name} has room for {free} bytes more, and {lacking} are needed. Pinned caches"
-            " and those that jobs use stay: unpin one, or give it more room."
+            f"{location.name} has room for {decimal_bytes(max(0, free))} more, and {decimal_bytes(lacking)} are"
+            " needed. Pinned caches and those that jobs use stay: unpin one, or give it more room."
         )
         raise CommandRefused("no_room", detail)
     with transaction.atomic():

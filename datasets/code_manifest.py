@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from controlplane.notation import binary_bytes
 from datasets import manifests
 
 FILE, EXECUTABLE, LINK = "f", "x", "l"
@@ -59,15 +60,21 @@ def checked(entries: Sequence[Entry], most_bytes: int) -> tuple[Entry, ...]:
     if not entries:
         raise TreeRefused("tree_empty", "The tree has no files.")
     if len(entries) > FILES_MOST:
-        raise TreeRefused("too_many_files", f"The tree has {len(entries)} files; at most {FILES_MOST}.")
+        raise TreeRefused("too_many_files", f"The tree has {len(entries):,} files; at most {FILES_MOST:,}.")
     total = 0
     for index, entry in enumerate(entries):
         _check_entry(entry, index)
         total += entry.size
     if total > most_bytes:
-        raise TreeRefused("tree_too_large", f"The tree has {total} bytes; at most {most_bytes}.")
+        raise too_large("tree", total, most_bytes)
     _check_places(entries)
     return tuple(sorted(entries, key=lambda entry: entry.path.encode()))
+
+
+def too_large(what: str, total_bytes: int, most_bytes: int) -> TreeRefused:
+    """Return the refusal of a tree or a commit (`what`) that is larger than it may be."""
+    detail = f"The {what} has {binary_bytes(total_bytes)}; at most {binary_bytes(most_bytes)}."
+    return TreeRefused("tree_too_large", detail)
 
 
 def tree_hash(entries: Iterable[Entry]) -> str:

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 from urllib.parse import urlsplit
 
-from datasets.code_manifest import FILES_MOST, PATH_MOST_BYTES, Entry, TreeRefused, file_entry, link_entry
+from datasets.code_manifest import (
+    FILES_MOST,
+    PATH_MOST_BYTES,
+    Entry,
+    TreeRefused,
+    file_entry,
+    link_entry,
+    too_large,
+)
 
 SCHEMES = ("https", "http", "ssh", "file")
 # Factor by which a pack may exceed the tree's limit: it also holds deltas, and files refused later.
@@ -110,7 +118,7 @@ class GitSource:
         blobs = self._blobs(commit)
         total = sum(blob.size for blob in blobs)
         if total > most_bytes:
-            raise TreeRefused("tree_too_large", f"The commit has {total} bytes; at most {most_bytes}.")
+            raise too_large("commit", total, most_bytes)
         entries: list[Entry] = []
         names: dict[str, str] = {}
         with self.reader() as read:
@@ -138,7 +146,7 @@ class GitSource:
         """Return the files and symbolic links of the commit's tree. Raises TreeRefused if it has too many files."""
         lines = self._listing(commit).split(b"\0")[:-1]
         if len(lines) > FILES_MOST:
-            raise TreeRefused("too_many_files", f"The commit has more than {FILES_MOST} files.")
+            raise TreeRefused("too_many_files", f"The commit has more than {FILES_MOST:,} files.")
         return [blob for line in lines if (blob := _blob(line)) is not None]
 
     def _listing(self, commit: str) -> bytes:

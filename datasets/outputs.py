@@ -15,7 +15,7 @@ from controlplane.commands.run import CommandRun
 from controlplane.config.work_directories import checkpoint_directory, job_directory, work_directory
 from controlplane.engines.kinds import engine_kind
 from controlplane.loop.engine_pool import engine_for
-from controlplane.notation import some_of
+from controlplane.notation import binary_bytes, decimal_bytes, some_of
 from datasets.long_work import budget_of, refusals
 from datasets.models import Artifact
 from datasets.queries.datasets import shown
@@ -98,7 +98,8 @@ def _refuse_full(folder: Path, path: str, size: int) -> None:
     end."""
     free = max(0, shutil.disk_usage(folder).free - MARGIN_BYTES)
     if size > free:
-        words = f"Copying {path} needs {size:,} bytes, and the control plane's disk has {free:,} free."
+        needed = f"Copying {path} needs {decimal_bytes(size)}"
+        words = f"{needed}, and the control plane's disk has {decimal_bytes(free)} free."
         raise CommandRefused(DISK_FULL, words, is_passing=True)
 
 
@@ -151,7 +152,7 @@ def refuse_more(path: str, files: int, size: int) -> None:
     most = settings.ARTIFACT_MOST_BYTES
     if size > most:
         words = (
-            f"{path} has {size:,} bytes or more, at most {most:,} are kept. Keep a part of it, or have an admin raise"
-            " TRAINYARD_ARTIFACT_MOST_GIB."
+            f"{path} has {binary_bytes(size)} or more, at most {binary_bytes(most)} are kept. Keep a part of it, or"
+            " have an admin raise TRAINYARD_ARTIFACT_MOST_GIB."
         )
         raise CommandRefused("artifact_too_large", words)

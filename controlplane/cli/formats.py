@@ -6,6 +6,8 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from controlplane.notation import binary_bytes, decimal_bytes
+
 _DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
 
 
@@ -56,12 +58,7 @@ def mebibytes(mib: float | None) -> str:
 
 def size(count: int) -> str:
     """Format bytes in powers of 1000: `512 B`, `4.2 MB`, `1.5 TB`."""
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
+    return decimal_bytes(count)
 
 
 def counted_files(count: int) -> str:
@@ -71,14 +68,7 @@ def counted_files(count: int) -> str:
 
 def binary_size(count: int | None) -> str:
     """Format bytes in powers of 1024: `512 B`, `4.2 MiB`, `10 GiB`; `?` for None."""
-    if count is None:
-        return "?"
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if amount < 1024 or unit == "PiB":
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if amount == int(amount) or unit == "B" else f"{amount:.1f} {unit}"
+    return "?" if count is None else binary_bytes(count)
 
 
 def transferred(report: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from controlplane.engines.kinds import engine_kind
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.wake import wake
 from controlplane.models import Command, Event, Project
+from controlplane.notation import binary_bytes
 from datasets.models import Volume
 from datasets.models.volumes import CREATING, DELETING, FAILED, ONE_JOB, PENDING, READY
 from datasets.queries.volumes import (
@@ -142,7 +143,9 @@ def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
     with transaction.atomic():
         _lock_ready(volume)
         if volume.used_bytes is not None and size_bytes < volume.used_bytes:
-            detail = f"{volume.name} holds {volume.used_bytes} bytes; it cannot become smaller than that."
+            detail = (
+                f"{volume.name} holds {binary_bytes(volume.used_bytes)}; it cannot become smaller than that."
+            )
             raise Conflict("volume_too_full", detail)
         if resizes_at_storage(volume):
             return _resize_at_storage(volume, size_bytes, actor)
@@ -153,7 +156,9 @@ def _resize_at_storage(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
     """Queue the resize of the volume to `size_bytes`; its row gets the new size when the storage has applied it.
     Raises Conflict for a claim that would become smaller, and while another change of size or tier is unfinished."""
     if claims_volumes(volume.project) and size_bytes < volume.size_bytes:
-        detail = f"{volume.name} has {volume.size_bytes} bytes; Kubernetes cannot make a volume smaller."
+        detail = (
+            f"{volume.name} has {binary_bytes(volume.size_bytes)}; Kubernetes cannot make a volume smaller."
+        )
         raise Conflict("volume_not_smaller", detail)
     return _change_at_storage(volume, RESIZE, {"size_bytes": size_bytes}, actor)
 

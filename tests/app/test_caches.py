@@ -244,7 +244,7 @@ def test_a_cache_that_does_not_fit_takes_the_place_of_the_oldest_or_says_what_is
     work()
     too_large.refresh_from_db()
     assert (too_large.state, too_large.reason) == ("failed", "no_room")
-    assert "19 are needed" in too_large.message
+    assert "19 B are needed" in too_large.message
     new.refresh_from_db()
     assert new.state == "ready"
 
@@ -256,7 +256,7 @@ def test_a_failed_fill_is_in_the_reason_and_is_tried_again(people: Cast, xray: D
     plant.settle()
     job.refresh_from_db()
     assert job.reason == "waiting_for_data"
-    assert "could not be brought to the cluster: small has room for 1 bytes more" in job.message
+    assert "could not be brought to the cluster: small has room for 1 B more" in job.message
     CacheLocation.objects.update(room_bytes=None)
     keep_caches(timezone.now() + timedelta(minutes=2))
     work()

@@ -2,7 +2,9 @@
 
 import pytest
 
-from controlplane.notation import parse_number
+from controlplane.cli import formats
+from controlplane.notation import binary_bytes, decimal_bytes, parse_number
+from dashboards import formats as of_pages
 
 
 @pytest.mark.parametrize(
@@ -17,3 +19,28 @@ def test_numbers_keep_their_value(text: str, number: float):
 def test_what_is_no_finite_number_is_refused(text: str):
     with pytest.raises(ValueError, match=r"nan|inf|1e999|two|''"):
         parse_number(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (50_592_158, "50.6 MB"),
+        (679_737_758, "679 MB"),
+        (999_999_999, "999 MB"),
+        (1_619_612_736, "1.6 GB"),
+        (3_000_000_000_000_000, "3000.0 TB"),
+    ],
+)
+def test_terminal_and_pages_round_a_size_alike(count: int, text: str):
+    assert decimal_bytes(count) == formats.size(count) == text
+    assert of_pages.size(count).replace("\u00a0", " ").replace(",", "") == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(512, "512 B"), (300 << 20, "300 MiB"), ((200 << 20) + 300_000, "200.3 MiB"), (1536 << 30, "1.5 TiB")],
+)
+def test_a_size_beside_a_limit_in_binary_units(count: int, text: str):
+    assert binary_bytes(count) == formats.binary_size(count) == text

@@ -72,7 +72,9 @@ def send(descriptor: int, limit: int) -> None:
     if not stat.S_ISREG(found.st_mode):
         leave(MISSING, "This is not a file.")
     if found.st_size > limit:
-        leave(TOO_LARGE, f"It has {found.st_size} bytes; at most {limit} are shown.")
+        leave(
+            TOO_LARGE, f"It has {-(-found.st_size // 1024):,} KiB; at most {limit // 1024:,} KiB are shown."
+        )
     with os.fdopen(descriptor, "rb") as file:
         left = limit
         while left:

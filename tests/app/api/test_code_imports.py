@@ -150,7 +150,7 @@ def test_a_tree_of_trees_that_name_one_another_is_not_listed_whole(
         line = f"040000 tree {tree}\t"
     git(repository, "update-ref", "refs/heads/many", git(repository, "commit-tree", "-m", "many", tree))
     found = fetched(api("ben"), repository, "many")
-    assert found["reason"] == {"code": "too_many_files", "message": "The commit has more than 20000 files."}
+    assert found["reason"] == {"code": "too_many_files", "message": "The commit has more than 20,000 files."}
     assert [len(one) < 4 << 20 for one in listings] == [True]
 
 

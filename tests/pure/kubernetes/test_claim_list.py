@@ -58,7 +58,7 @@ def test_a_file_comes_whole_or_is_refused_by_its_size(root: Path):
     code, lines, _ = shown(root, b"sub/b", limit=25600, is_file=True)
     assert (code, _parsed(iter(lines))[1]) == (0, bytes(range(256)) * 100)
     code, lines, words = shown(root, b"sub/b", limit=25599, is_file=True)
-    assert (code, lines, words) == (claim_list.TOO_LARGE, [], "It has 25600 bytes; at most 25599 are shown.")
+    assert (code, lines, words) == (claim_list.TOO_LARGE, [], "It has 25 KiB; at most 24 KiB are shown.")
 
 
 @pytest.mark.parametrize("path", [b"none", b"link/passwd", b"../root", b"a.txt/x", b"sub"])
