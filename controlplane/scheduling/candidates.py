@@ -16,6 +16,9 @@ from controlplane.scheduling.view import JobView
 Bound = tuple[int, int, int, int, tuple[int, ...]]
 Accepted = dict[VictimClass, "SortedClass"]
 """The classes of candidates that a policy accepts as single victims."""
+CostAlone = tuple[int, int, int, int, str]
+# A job's id is part of its cost, so candidates are never compared with each other.
+_Priced = tuple[CostAlone, Candidate]
 _Entry = tuple[Bound, int, int]
 """(bound, node order, version): outdated if the node has a newer version."""
 
@@ -229,15 +232,10 @@ class SortedClass:
         # The most devices that any member holds.
         self.most_devices = 0
         self._by_id: dict[str, Candidate] = {}
-        self._sorted: list[Candidate] | None = None
+        self._sorted: list[_Priced] | None = None
 
     def __len__(self) -> int:
         return len(self._by_id)
-
-    def __iter__(self) -> Iterator[Candidate]:
-        if self._sorted is None:
-            self._sorted = sorted(self._by_id.values(), key=_cost_alone)
-        return iter(self._sorted)
 
     def forget_order(self) -> None:
         """Drop the sort order, because costs have changed; the next access sorts again."""
@@ -253,16 +251,23 @@ class SortedClass:
         """The members in no order."""
         return self._by_id.values()
 
+    @property
+    def by_cost(self) -> Sequence[_Priced]:
+        """The members with the cost of stopping each alone, ascending."""
+        if self._sorted is None:
+            self._sorted = sorted((_cost_alone(one), one) for one in self._by_id.values())
+        return self._sorted
+
     def add(self, candidate: Candidate) -> None:
         self._by_id[candidate.job.id] = candidate
         self.most_devices = max(self.most_devices, sum([len(pod.devices) for pod in candidate.placements]))
         if self._sorted is not None:
-            insort(self._sorted, candidate, key=_cost_alone)
+            insort(self._sorted, (_cost_alone(candidate), candidate))
 
     def remove(self, candidate: Candidate) -> None:
         del self._by_id[candidate.job.id]
         if self._sorted is not None:
-            del self._sorted[bisect_left(self._sorted, _cost_alone(candidate), key=_cost_alone)]
+            del self._sorted[bisect_left(self._sorted, (_cost_alone(candidate),))]
 
 
 def _accepted_of(
@@ -275,10 +280,10 @@ def _accepted_of(
 
 def cheapest_first(classes: Iterable[SortedClass]) -> Iterator[Candidate]:
     """Iterate over the members of these classes in ascending order of the cost of stopping one of them."""
-    return merge(*classes, key=_cost_alone)
+    return (candidate for _, candidate in merge(*[same.by_cost for same in classes]))
 
 
-def _cost_alone(candidate: Candidate) -> tuple[int, int, int, int, str]:
+def _cost_alone(candidate: Candidate) -> CostAlone:
     """Return the part of `preemption_cost` that differs between single jobs."""
     lost = candidate.work_lost
     return (magnitude(lost), candidate.milli_gpus, lost, -candidate.job.submit_rank, candidate.job.id)

@@ -349,7 +349,8 @@ class CycleState:
 
     def roll_back(self, mark: int) -> None:
         """Undo every change since `mark` was called, in reverse order."""
-        moves, self._undo = self._undo[mark:], self._undo[:mark]
+        moves = self._undo[mark:]
+        del self._undo[mark:]
         for undo in reversed(moves):
             undo()
         # Undoing a change records an undo step of its own, which must not be kept.

@@ -376,5 +376,5 @@ def pods_in(
         shares = [(room, request.share_of(mode)) for room, mode in zip(free, node.modes, strict=True)]
         pods = min(pods, sum(room // share for room, share in shares if share <= WHOLE_GPU))
     elif request.whole_devices:
-        pods = min(pods, sum(room == WHOLE_GPU for room in free) // request.whole_devices)
+        pods = min(pods, free.count(WHOLE_GPU) // request.whole_devices)
     return max(0, pods)

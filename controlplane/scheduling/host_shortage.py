@@ -40,13 +40,14 @@ def pods_after(request: Request, node: NodeCapacity, victims: Iterable[Candidate
     """Return how many pods of this request fit on the node once the victims are gone."""
     free = node.free.copy()
     milli_cpus, memory_mib, extras = node.milli_cpus, node.memory_mib, dict(request.extras and node.extras)
+    name = node.name
     for victim in victims:
-        pods = sum(placement.node == node.name for placement in victim.placements)
+        pods = sum([placement.node == name for placement in victim.placements])
         milli_cpus += pods * victim.job.milli_cpus
         memory_mib += pods * victim.job.memory_mib
-        for name, amount in victim.job.extras:
-            extras[name] = extras.get(name, 0) + pods * amount
-        for index, milli_gpus in victim.on_node(node.name):
+        for extra, amount in victim.job.extras:
+            extras[extra] = extras.get(extra, 0) + pods * amount
+        for index, milli_gpus in victim.on_node(name):
             if index in node.indexes:
                 free[node.indexes.index(index)] += milli_gpus
     return pods_in(request, node, free, milli_cpus, memory_mib, extras)

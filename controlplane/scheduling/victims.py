@@ -91,14 +91,14 @@ def preemption_cost(victims: Iterable[Candidate]) -> Cost:
     """Return the cost of stopping a set of jobs, compared item by item: smaller is better. Newer jobs cost less than
     older ones; ids break ties."""
     real = tuple(victims)
-    lost = sum(victim.work_lost for victim in real)
+    lost = sum([victim.work_lost for victim in real])
     return (
         magnitude(lost),
         len(real),
-        sum(victim.milli_gpus for victim in real),
+        sum([victim.milli_gpus for victim in real]),
         lost,
-        tuple(sorted(-victim.job.submit_rank for victim in real)),
-        tuple(sorted(victim.job.id for victim in real)),
+        tuple(sorted([-victim.job.submit_rank for victim in real])),
+        tuple(sorted([victim.job.id for victim in real])),
     )
 
 
