@@ -185,7 +185,7 @@ async def _any_host(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _no_host(_scope: Scope, _receive: Receive, send: Send) -> None:
-    detail = "This is no name of this server; TRAINYARD_ALLOWED_HOSTS takes more."
+    detail = "The server does not accept this host name; TRAINYARD_ALLOWED_HOSTS adds names."
     await problem(send, 400, "unknown_host", detail)
 
 

@@ -121,7 +121,7 @@ _TRANSLATIONS: tuple[Translation, ...] = (
     (Http404, _always(404, "not_found", "There is nothing at this address.")),
     (PermissionDenied, _always(403, "forbidden", "You may not do this.")),
     (RequestDataTooBig, _always(413, "body_too_large", TOO_LARGE)),
-    (SuspiciousOperation, _always(400, "bad_request", "The request is not one that this server reads.")),
+    (SuspiciousOperation, _always(400, "bad_request", "The request is malformed.")),
     (UnreadablePostError, _always(400, "body_incomplete", "The body ended early; send it again.")),
     (IntegrityError, _conflict),
     (DataError, _always(400, "bad_value", "A value cannot be stored; it is too large or malformed.")),

@@ -94,7 +94,10 @@ def _repeat(user: User, key: str, digest: str) -> HttpResponse:
     if kept is None:
         # The first request was rolled back while this one waited for it, so the key is free again.
         raise Problem(
-            409, "request_in_progress", "The same key is at work; try again.", headers={"Retry-After": "1"}
+            409,
+            "request_in_progress",
+            "A request with the same key is being processed; try again.",
+            headers={"Retry-After": "1"},
         )
     if kept.body_digest != digest:
         raise Problem(422, "idempotency_key_reused", "This key was used for another request; make a new key.")

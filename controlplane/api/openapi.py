@@ -21,7 +21,7 @@ SECURITY = {
         "type": "apiKey",
         "in": "cookie",
         "name": "yard_session",
-        "description": "The pages' own, with CSRF.",
+        "description": "The session of the web pages; writes also need a CSRF token.",
     },
 }
 _NO_SECURITY = frozenset({"/api/v1/login"})

@@ -46,9 +46,12 @@ class Listing:
         """Return the query fields that the route accepts, by name."""
         return {
             "limit": whole(
-                1, MAX_LIMIT, "How many at most; a page of large items has fewer.", default=DEFAULT_LIMIT
+                1,
+                MAX_LIMIT,
+                "Maximum number of items; a page of large items has fewer.",
+                default=DEFAULT_LIMIT,
             ),
-            "cursor": text("Where to go on: taken from `next` or `previous`."),
+            "cursor": text("A cursor from `next` or `previous` of another page."),
             "ordering": _ordering(tuple(self.orderings), self.ordering),
             "fields": _fields(tuple(self.item["properties"])),
         } | {name: one.parameter for name, one in self.filters.items()}
@@ -141,7 +144,12 @@ def _ordering(names: tuple[str, ...], default: str) -> Parameter:
             raise Unreadable(f"Order by one of: {', '.join(names)}; a minus sign in front reverses it.")
         return value
 
-    return Parameter(read, {"type": "string", "enum": list(allowed)}, "The order; - reverses it.", default)
+    return Parameter(
+        read,
+        {"type": "string", "enum": list(allowed)},
+        "The field to sort by; a minus sign in front reverses the order.",
+        default,
+    )
 
 
 def _fields(names: tuple[str, ...]) -> Parameter:

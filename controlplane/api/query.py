@@ -48,7 +48,9 @@ def text(about: str) -> Parameter:
 def texts(about: str) -> Parameter:
     """Return a query field for 1 to 100 comma-separated texts, read as a list; None if absent. `about`: its
     description in the OpenAPI document."""
-    return Parameter(_texts, {"type": "string"}, about + " Several, separated by commas: any of them.")
+    return Parameter(
+        _texts, {"type": "string"}, about + " Several values, separated by commas, match any of them."
+    )
 
 
 def choices(values: tuple[str, ...], about: str) -> Parameter:

@@ -25,8 +25,8 @@ PROBLEM = record(
 
 MEMBER = record("A user's role in a project.", user=STRING, role=STRING)
 PROJECT_STATUS = record(
-    "What the project holds and waits for. `recent_usage`: the part of the cluster that it used lately, which lowers"
-    " its part of the GPUs above quotas; null where past use does not count.",
+    "GPUs that the jobs of the project hold and wait for. `recent_usage`: its time-decayed share of the"
+" cluster's use, which lowers its share of the GPUs above quotas; null where past use does not count.",
     allocated_gpus=NUMBER, in_quota_gpus=NUMBER, over_quota_gpus=NUMBER, fair_share_gpus=NUMBER,
     requested_gpus=NUMBER, running_jobs=INTEGER, queued_jobs=INTEGER, namespace=STRING,
     recent_usage=nullable(NUMBER),
@@ -49,19 +49,20 @@ DEPARTMENT = record(
     priority=INTEGER, created_at=TIME, projects=listed(STRING),
 )  # fmt: skip
 PROJECT_DELETION = record(
-    "What deleting the project takes along: jobs with their logs, working directories with checkpoints, and where its"
-    " cluster has namespaces its own with everything in it. `is_reachable`: whether that cluster answers; the namespace"
-    " stays until it does.",
+    "What is deleted with the project: jobs with their logs, working directories with checkpoints and, if"
+" its cluster has namespaces, its namespace with all contents. `is_reachable`: whether that cluster"
+" answers; the namespace remains until it does.",
     project=STRING, cluster=STRING, is_reachable=BOOLEAN, namespace=nullable(STRING),
     working_directories=INTEGER, finished_jobs=INTEGER, unfinished_jobs=INTEGER, members=INTEGER,
 )  # fmt: skip
 
 CLUSTER_CHECK = record(
-    "One thing that was looked at: `outcome` is ok, warning or failed; `without_it` is what does not work then.",
+    "The result of one check: `outcome` is ok, warning or failed; `without_it` says what does not work"
+" unless it is ok.",
     name=STRING, outcome=STRING, message=STRING, without_it=STRING,
 )  # fmt: skip
 CLUSTER_STATUS = record(
-    "Whether the cluster is worked for: `state` is checking, attached or refused. Admins see the checks.",
+    "State of the cluster: checking, attached or refused. Admins see the checks.",
     state=STRING, is_checking=BOOLEAN, checked_at=nullable(TIME), checks=listed(ref("ClusterCheck")),
     is_reachable=BOOLEAN, unreachable_message=STRING,
 )  # fmt: skip
@@ -73,7 +74,7 @@ CLUSTER = record(
     created_at=TIME, nodes=INTEGER, nodes_ready=INTEGER, gpus=INTEGER, usage_half_life_hours=nullable(INTEGER),
 )  # fmt: skip
 NODE_POOL = record(
-    "A named group of nodes. `is_spot`: their provider may take them away at any time.",
+    "A named group of nodes. `is_spot`: their provider may withdraw them at any time.",
     name=STRING, cluster=STRING, is_spot=BOOLEAN, nodes=listed(STRING),
 )  # fmt: skip
 DEVICE = record(
@@ -83,10 +84,10 @@ DEVICE = record(
 )  # fmt: skip
 NODE = partial(
     record(
-        "A machine that runs pods. The detail lists its pods. `is_reachable`: whether its cluster answers; while it"
-        " does not, all that is said of the node is what was last seen. `seen_at`: until when a node was seen that is"
-        " gone or whose cluster does not answer; of others when something about it last changed. `is_spot`: its"
-        " provider may take it away at any time; `interruption_at`: when it will, by an interruption notice.",
+        "A machine that runs pods. The detail lists its pods. `is_reachable`: whether its cluster answers; if"
+" not, all fields have their last known values. `seen_at`: when the node was last seen, if it is gone"
+" or its cluster does not answer; otherwise when a field last changed. `is_spot`: its provider may"
+" withdraw it at any time; `interruption_at`: when it will be withdrawn, by an interruption notice.",
         name=STRING, cluster=STRING, node_pool=nullable(STRING), is_ready=BOOLEAN, is_reachable=BOOLEAN,
         message=STRING, is_cordoned=BOOLEAN, is_spot=BOOLEAN, interruption_at=nullable(TIME), cpus=NUMBER,
         memory_mib=INTEGER, extra_resources={"type": "object", "additionalProperties": INTEGER},
@@ -97,7 +98,7 @@ NODE = partial(
 )  # fmt: skip
 _MOVED = record("A job on the node.", id=UUID, name=STRING, project=STRING, user=STRING)
 DRAIN = record(
-    "What a drain moves, and what stays until it ends.",
+    "The jobs that a drain moves, and those that stay until they end.",
     node=STRING, moves=listed(_MOVED), stays=listed(_MOVED),
 )  # fmt: skip
 
@@ -122,11 +123,11 @@ OVERVIEW = record("The cluster in numbers, as of event `seq`.", **_OVERVIEW_FIEL
 }
 
 SERIES_LIST = record(
-    "Lines over a range.",
+    "Series over a time range.",
     **{"metric": STRING, "by": STRING, "from": TIME, "to": TIME, "series": listed(ref("Series"))},
 )
 SERIES = record(
-    "One subject's line; step_seconds 0: each value holds from its moment on.",
+    "The series of one subject. `step_seconds` 0: each value holds from its time on.",
     subject=STRING, step_seconds=INTEGER,
     points=listed(record("A point.", at=TIME, min=NUMBER, max=NUMBER, mean=NUMBER)),
 )  # fmt: skip
@@ -141,7 +142,7 @@ USER = record(
 )  # fmt: skip
 TOKEN = partial(
     record(
-        "An API token. `token`, the secret, is in the answer that made it and never again.",
+        "An API token. `token`, the secret, is only in the response that created it.",
         id=INTEGER, user=STRING, name=STRING, prefix=STRING, is_read_only=BOOLEAN, created_at=TIME,
         expires_at=TIME, last_used_at=nullable(TIME), token=STRING,
     ),

@@ -45,7 +45,9 @@ class Parser(argparse.ArgumentParser):
             default="table",
             help="table, wide, json, yaml or jsonpath=PATH",
         )
-        group.add_argument("--watch", action="store_true", help="stay and show changes as they happen")
+        group.add_argument(
+            "--watch", action="store_true", help="keep running and show changes as they happen"
+        )
         # `cluster add` has a --context of its own, that of a kubeconfig.
         if "--context" in self.flags():
             self.set_defaults(context=None)

@@ -55,39 +55,38 @@ SETTINGS = (
     Setting(
         "TRAINYARD_SECRET_KEY",
         "",
-        "Signs sessions and seals credentials, 32 characters or more; empty: made once, kept in the state directory.",
+        "Signs sessions and encrypts credentials, 32 characters or more; empty: generated once and kept in"
+        " the state directory.",
     ),
     Setting(
         "TRAINYARD_SECRET_KEY_FALLBACKS",
         "",
-        "Earlier secret keys, separated by commas: what was stored under them can still be read.",
+        "Earlier secret keys, separated by commas: credentials encrypted with them can still be read.",
     ),
     Setting(
         "TRAINYARD_METRICS_TOKEN",
         "",
-        "What a Prometheus must bring to read /metrics, 32 characters or more; empty: there is none.",
+        "Bearer token that Prometheus needs to read /metrics, 32 characters or more; empty: /metrics is off.",
     ),
     Setting("TRAINYARD_LOG_LEVEL", "info", "debug, info, warning or error."),
     Setting("TRAINYARD_WEB_PROCESSES", "1", "Number of web server processes."),
     Setting(
         "TRAINYARD_CONNECTIONS",
         "4000",
-        "Open connections of one web process, 64 to 100000; at the limit, one that waits for a request makes way.",
+        "Most open connections of one web process, 64 to 100000; at the limit, an idle one is closed.",
     ),
     Setting(
         "TRAINYARD_CONNECTIONS_PER_ADDRESS",
         "500",
-        "Open connections of one address (loopback excepted) to one web process; 0, behind a proxy elsewhere, for no"
-        " limit.",
+        "Most open connections from one address (except loopback) to one web process; 0: no limit, for a"
+        " proxy on another machine.",
     ),
-    Setting(
-        "TRAINYARD_PUBLIC_URL", "", "Address that people use, when a proxy stands before the web server."
-    ),
+    Setting("TRAINYARD_PUBLIC_URL", "", "Public URL, if a proxy is in front of the web server."),
     Setting(
         "TRAINYARD_TRUSTED_PROXIES",
         "",
-        "Addresses or networks of the proxies before the web server, separated by commas: X-Forwarded-For of their"
-        " requests names the client, whose address limits on sign-ins, limits on requests and the audit log use.",
+        "Addresses or networks of the proxies in front of the web server, separated by commas. The client"
+        " address in X-Forwarded-For of their requests is used for rate limits and the audit log.",
     ),
     Setting(
         "TRAINYARD_SERVICES_HOST",
@@ -95,7 +94,9 @@ SETTINGS = (
         "Wildcard name below which jobs' pages are served, like jobs.example.org for <job>-<port>.jobs.example.org;"
         " empty for names under localhost, which only browsers on this machine or behind a tunnel to it reach.",
     ),
-    Setting("TRAINYARD_ALLOWED_HOSTS", "", "Extra host names that requests may carry, separated by commas."),
+    Setting(
+        "TRAINYARD_ALLOWED_HOSTS", "", "Additional host names that the server accepts, separated by commas."
+    ),
     Setting(
         "TRAINYARD_ALLOW_REMOTE", "no", "yes permits listening on other addresses than loopback without TLS."
     ),
@@ -113,56 +114,59 @@ SETTINGS = (
     Setting(
         "TRAINYARD_GIT_SOURCES",
         "",
-        "Beginnings of URLs of git repositories that `--git` may fetch, such as https://github.com/our-team, separated"
-        " by commas.",
+        "Prefixes of the URLs of git repositories that `--git` may fetch, such as https://github.com/our-team,"
+        " separated by commas.",
     ),
-    Setting("TRAINYARD_CODE_MOST_MIB", "200", "Size that the code of one job may have, 1 to 10000."),
+    Setting("TRAINYARD_CODE_MOST_MIB", "200", "Largest size of the code of one job, 1 to 10000."),
     Setting(
         "TRAINYARD_CODE_KEEP_DAYS",
         "30",
-        "How long code is kept that no unfinished job runs, counted from when a job last did.",
+        "How long code is kept after the end of the last job that ran it.",
     ),
     Setting(
         "TRAINYARD_MIN_RUNTIME_SECONDS",
         "28800",
-        "For so long after its start no job is stopped for a project that is above its quota, 0 to 31536000. A project"
-        " inside its quota need not wait.",
+        "A job is not stopped for a project above its quota before it has run for so long, 0 to 31536000. A"
+        " project inside its quota reclaims at once.",
     ),
     Setting(
         "TRAINYARD_PLACEMENT",
         "packed",
-        "packed gives a pod the node with the least room for it; fragmentation the node on which it makes the fewest"
-        " free GPUs useless for the usual mix of pods: for clusters with shares of GPUs and scarce processors.",
+        "packed: a pod goes to the node with the least free capacity that fits it. fragmentation: to the node"
+        " on which it leaves the fewest free GPUs unusable for the usual mix of pods; for clusters with"
+        " shares of GPUs and scarce CPUs.",
     ),
     Setting(
         "TRAINYARD_QUEUE_ORDER",
         "submission",
-        "Which job of a project is next among those of equal priority: submission the oldest; shortest the one with"
-        " the shortest expected run time, declared or learned from earlier jobs; GPUs beyond the quotas then go to the"
-        " job of any project with the fewest expected GPU-seconds. A long job waits then while shorter ones keep"
-        " coming.",
+        "Order of the jobs of a project with equal priority. submission: the oldest first. shortest: the"
+        " shortest expected run time first, declared or learned from earlier jobs; GPUs above the quotas then"
+        " go to the job with the fewest expected GPU-seconds of all projects. A long job then waits as long"
+        " as shorter ones are submitted.",
     ),
     Setting(
         "TRAINYARD_GANG_AGEING_SECONDS",
         "0",
-        "After so many seconds without a start a job of several pods takes the GPUs of other jobs of its project, and"
-        " those that other projects have above their quotas, also above its own share: from preemptible jobs that have"
-        " run for an hour and wrote a checkpoint in the last five minutes. 0: never; at most 31536000.",
+        "Time after which a job of several pods that has never started may take GPUs of other jobs of its"
+        " project, and GPUs that other projects hold above their quotas, even above its own fair share: from"
+        " preemptible jobs that have run for an hour and wrote a checkpoint in the last five minutes. 0:"
+        " never; at most 31536000.",
     ),
     Setting(
         "TRAINYARD_REQUEUE_RANK",
         "submission",
-        "Where a preempted job queues among those of its project with equal priority: submission: it keeps its place; a"
-        " number of seconds, 0 to 2592000: as if submitted so long after it was stopped. First starts are sooner then,"
-        " second ones later.",
+        "Place of a preempted job among the jobs of its project with equal priority. submission: it keeps its"
+        " place. A number of seconds, 0 to 2592000: as if it were submitted that long after it was stopped,"
+        " so that first starts come sooner and restarts later.",
     ),
     Setting(
         "TRAINYARD_USAGE_HALF_LIFE_HOURS",
         "0",
-        "Past use lowers what a project gets of the GPUs above all quotas: use that is so many hours old counts half, 1"
-        " to 2160; 0: past use does not count. A cluster may have its own: `yard cluster edit --usage-half-life`.",
+        "Half-life in hours, 1 to 2160, of past use, which lowers the share of a project in the GPUs above"
+        " all quotas; 0: past use does not count. A cluster may have its own: `yard cluster edit"
+        " --usage-half-life`.",
     ),
-    Setting("TRAINYARD_ARTIFACT_MOST_GIB", "100", "Size that one artifact of a job may have, 1 to 100000."),
+    Setting("TRAINYARD_ARTIFACT_MOST_GIB", "100", "Largest size of one artifact of a job, 1 to 100000."),
     Setting(
         "TRAINYARD_LAKE_DIR",
         "lake",

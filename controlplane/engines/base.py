@@ -67,7 +67,7 @@ CODE_NOT_PLACED = "code_not_placed"  # another file is in the place of a file of
 CODE_NOT_FETCHED = "code_not_fetched"  # the pod could not download the job's code from the control plane
 DEFINITION_MISSING = "definition_missing"  # the cluster does not define this kind of object
 CANNOT_SHARE = "cannot_share"  # this node assigns whole GPUs only
-CREDENTIALS_REFUSED = "credentials_refused"  # the cluster does not accept our credentials
+CREDENTIALS_REFUSED = "credentials_refused"  # the cluster does not accept Trainyard's credentials
 CLUSTER_FAILED = "cluster_failed"  # it answers, but fails repeatedly at this request
 
 # Ends without fault of the job: it is queued again without using a retry. Nodes and devices can vanish between the

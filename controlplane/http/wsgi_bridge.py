@@ -215,12 +215,12 @@ class WsgiBridge:
 
 async def _refuse_turn(send: Send, full: QueueFull) -> None:
     if full.is_of_all:
-        status, code, detail = 503, "server_busy", "Too many requests wait; try again."
+        status, code, detail = 503, "server_busy", "Too many requests are waiting; try again."
     else:
         status, code, detail = (
             429,
             "too_many_requests",
-            "Too many requests of yours wait; send fewer at a time.",
+            "Too many of your requests are waiting; send fewer at a time.",
         )
     await problem(send, status, code, detail, [(b"retry-after", RETRY_SECONDS)])
 

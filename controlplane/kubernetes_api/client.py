@@ -293,7 +293,7 @@ class Client:
                 answer.read()
         except ApiException as error:
             # The official client wraps TLS errors in ApiException.
-            words = f"{self.access.server} cannot be trusted or does not trust us: {error.reason}"
+            words = f"{self.access.server} and this server do not trust each other (TLS): {error.reason}"
             raise Unreachable(words) from error
         except HTTPError as error:
             raise _network_trouble(error, self.access.server) from error

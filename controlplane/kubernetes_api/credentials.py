@@ -226,7 +226,7 @@ def _require_server(cluster: Mapping[str, Any]) -> None:
     if not isinstance(server, str) or not _is_address(server):
         # The URL may contain a password, so it is not quoted.
         words = "its server is not an http:// or https:// address without a user name"
-        raise Refused(SERVER_MISSING, f"The kubeconfig points nowhere: {words}.")
+        raise Refused(SERVER_MISSING, f"The kubeconfig has no usable server address: {words}.")
 
 
 def _is_address(server: str) -> bool:
@@ -282,7 +282,7 @@ def _warnings(configuration: Configuration) -> tuple[str, ...]:
         return ("The server is reached without TLS: the network between reads the credentials.",)
     if not configuration.verify_ssl:
         return (
-            "The server's certificate is not verified (insecure-skip-tls-verify): others can pose as the server.",
+            "The server's certificate is not verified (insecure-skip-tls-verify): others can impersonate the server.",
         )
     return ()
 

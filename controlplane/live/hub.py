@@ -31,7 +31,7 @@ DETAILS = {
     topics.UNKNOWN: "Topics are overview, queue, activity, project:NAME, job:ID, job:ID:logs:RANK, dataset:ID"
     " and volume:ID.",
     topics.GONE: "It was deleted.",
-    topics.UNREADABLE: "This log cannot be read now; what is wrong is in the server's own log.",
+    topics.UNREADABLE: "This log cannot be read now; the server's log has the cause.",
     "too_many_topics": f"One connection follows at most {TOPICS_MOST} topics.",
 }
 

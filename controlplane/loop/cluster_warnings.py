@@ -8,7 +8,7 @@ from controlplane.models import Cluster, Command, Event
 
 # The category under which the warnings appear among a cluster's checks.
 LEFTOVERS = "leftovers"
-LEFT = "What a deleted job or project left in the cluster stays there; it is tried every 30 seconds."
+LEFT = "Objects of deleted jobs or projects remain in the cluster; their removal is tried every 30 seconds."
 
 
 def set_warning(

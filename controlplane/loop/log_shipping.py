@@ -102,4 +102,4 @@ def _pass_list(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> Non
         # Not logged here, because the loop reports an unreachable engine.
         return
     except Exception:
-        logger.exception("logs of cluster %s are not copied; the next look tries again", cluster.name)
+        logger.exception("logs of cluster %s are not copied; the next pass tries again", cluster.name)

@@ -40,7 +40,7 @@ ELASTIC_KINDS = [name for name, kind in KINDS.items() if kind.is_elastic]
 # are owed to another project, or their node is taken away.
 FORCED_CAUSES = ("reclaim", "spot")
 # The message of growth that was ended for a reclaim. Such growth does not count as failed.
-GIVEN_UP = "Its GPUs are owed to others, so the newcomers were sent away."
+GIVEN_UP = "Other jobs reclaim its GPUs, so the new workers were stopped."
 # The time in which a worker that has left must end by itself.
 LEAVE_SECONDS = timedelta(seconds=10)
 # The upper bound of every reported count, because programs may write anything.
@@ -414,7 +414,7 @@ def _addresses(attended: Attended) -> dict[int, str]:
 CAUSES = {
     rules.START: "all are ready",
     rules.LOSS: "a worker was lost, the others go on",
-    rules.REFORM: "the workers lost contact and form again",
+    rules.REFORM: "the workers lost contact and formed a new generation",
     rules.GROW: "newcomers join",
     rules.SHRINK: "workers leave",
     rules.ROLL_BACK: "the change was rolled back",

@@ -32,7 +32,7 @@ LEASE = "tenants"
 LEASE_SECONDS = 60
 # The category of this warning among the cluster's checks.
 CHECK = "projects"
-WITHOUT_IT = "Jobs of the other projects go on; those of this one may not start until it is put right."
+WITHOUT_IT = "Jobs of the other projects go on; those of this one may not start until this is corrected."
 # The longest time that jobs are held back, because a cluster that refuses its projects for any reason must not
 # stop all work.
 HELD_SECONDS = 30
@@ -149,7 +149,9 @@ def _sync(cluster: Cluster, on_synced: Callable[[], None]) -> bool:
         # Not logged here, because the loop reports an unreachable engine.
         return False
     except Exception:
-        logger.exception("cluster %s was not told its projects; the next look tries again", cluster.name)
+        logger.exception(
+            "the projects of cluster %s could not be applied; the next pass tries again", cluster.name
+        )
         return False
     context = context_of(cluster)
     if _is_over(refusal) and context.awaited:

@@ -100,7 +100,7 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
     beneficiary = Job.objects.filter(pk=preempt.beneficiary).select_related("project").first()
     whom = "another project" if beneficiary is None else beneficiary.project.name
     until = now + timedelta(seconds=GRACE_SECONDS)
-    begin_shrink(attended, chosen, "reclaim", f"Its GPUs are owed to {whom}.", until, now)
+    begin_shrink(attended, chosen, "reclaim", f"Its GPUs are reclaimed for {whom}.", until, now)
     return True
 
 

@@ -89,6 +89,6 @@ def _publish_forever() -> None:
             wake_loop.apply_async(retry=False, ignore_result=True)
         except (OperationalError, RedisError, OSError) as error:
             # A lost wake-up is harmless: the loop's own period finds the work.
-            logger.warning("could not publish a wake-up (%s); the loop finds the work by itself", error)
+            logger.warning("could not publish a wake-up (%s); the loop finds the work when it polls", error)
         time.sleep(gap)
         gap = min(2 * gap, LONGEST_GAP_SECONDS) if _asked - before >= MANY else GAP_SECONDS

@@ -107,7 +107,7 @@ def _spec_impossible(details: Details) -> str:
     asked = _amount(resource, int(details.get("asked", 0)))
     if resource == "pods":
         return f"Its {asked} do not fit together on {where}, even when it is empty. At most {largest} do."
-    rest = " together with the rest that it asks for" if details.get("together") else ""
+    rest = " together with the other resources that it requests" if details.get("together") else ""
     if resource not in _OURS and not largest and not rest:
         allow = "If one has it, an admin may allow it by the cluster's setting extra_resources."
         return f"No node of {where} gives jobs {resource}. {allow}"
@@ -118,7 +118,7 @@ def _share_impossible(where: str, largest: int) -> str:
     if largest:
         return f"A pod gets at most {gpus(largest)} of a GPU on {where}, which shares in fixed parts. Ask for that."
     return (
-        f"No node of {where} shares its GPUs. Ask for a whole one, or have an admin switch on time-slicing or MPS in "
+        f"No node of {where} shares its GPUs. Ask for a whole one, or have an admin enable time-slicing or MPS in "
         "the device plugin."
     )
 
@@ -217,8 +217,8 @@ def _beneficiary(details: Details) -> str:
             f"job {name}, which had waited for very long" if name else "a job that had waited for very long"
         )
     if name:
-        return f"job {name} of {project}, which was owed it" if project else f"job {name}"
-    return f"project {project}, which was owed it" if project else "other work"
+        return f"job {name} of {project}, which reclaimed it" if project else f"job {name}"
+    return f"project {project}, which reclaimed it" if project else "other work"
 
 
 def _comes_back(details: Details) -> str:
@@ -282,11 +282,11 @@ def _cluster_full(details: Details) -> str:
                 f"No node that takes pods has as much {short} as it needs; others are cordoned or not ready. "
                 "It waits for one of those, or ask for less."
             )
-        rest = " together with the rest that it asks for" if details.get("together") else " for it"
+        rest = " together with the other resources that it requests" if details.get("together") else " for it"
         return f"No node has enough {short} free{rest}. It waits for a job to end, or ask for less."
     if not details.get("total_milli_gpus"):
         return _NOTHING_READY
-    return f"{_room_left(details)} and none of them may be taken for it. It waits for a job to end."
+    return f"{_room_left(details)} and no job may be preempted for it. It waits for a job to end."
 
 
 def _room_left(details: Details) -> str:
@@ -306,9 +306,9 @@ def _reserved(details: Details) -> str:
     keeper = f"job {name}" if name else f"a job of {project}" if project else "another job"
     at = details.get("reserved_at")
     if at is None:
-        return f"The free GPUs are kept for {keeper}, which is first in line."
+        return f"The free GPUs are reserved for {keeper}, which is first in the queue."
     when = f"{datetime.fromtimestamp(at, UTC):%d %b %H:%M} UTC"
-    return f"The free GPUs are kept for {keeper}, expected to start by {when}; this job may run longer than that."
+    return f"The free GPUs are reserved for {keeper}, expected to start by {when}; this job may run longer than that."
 
 
 def _backing_off(details: Details) -> str:
@@ -317,7 +317,7 @@ def _backing_off(details: Details) -> str:
     when = f"at {datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC" if at is not None else "soon"
     if details.get("disruption"):
         return f"{details['disruption']} It starts again {when}."
-    return f"Its last attempt failed. It is tried again {when}."
+    return f"Its last attempt failed. It is retried {when}."
 
 
 def _engine_unreachable(details: Details) -> str:
@@ -326,11 +326,11 @@ def _engine_unreachable(details: Details) -> str:
 
 def _cluster_refuses(details: Details) -> str:
     words = words_for("", str(details.get("cluster_says", "")))
-    return f"The cluster does not take its pods for now{': ' if words else '.'}{words}"
+    return f"The cluster refuses its pods at present{': ' if words else '.'}{words}"
 
 
 def _just_submitted(details: Details) -> str:
-    return "Submitted; the scheduler looks at it within a second."
+    return "Submitted; the scheduler considers it within a second."
 
 
 def _started_in_quota(details: Details) -> str:
@@ -389,58 +389,73 @@ QUEUED_REASONS = _table(
 
 POD_REASONS = _table(
     ("waiting_for_node", "Waiting for node", "info", _said("The cluster has not placed it on its node yet.")),
-    ("pod_unreadable", "Pod unreadable", "error", _said("What the cluster shows of its pod makes no sense.")),
-    ("pulling_image", "Pulling image", "info", _said("Its node fetches the image.")),
+    ("pod_unreadable", "Pod unreadable", "error", _said("The cluster's report of its pod cannot be read.")),
+    ("pulling_image", "Pulling image", "info", _said("Its node is pulling the image.")),
     ("node_lost", "Node lost", "error", _said("Its node was lost.")),
     ("no_such_node", "No such node", "error", _said("Its node was removed before it could start there.")),
     ("no_such_device", "No such GPU", "error", _said("Its GPU was removed before it could start there.")),
-    ("unschedulable", "Unschedulable", "error", _said("The cluster could not place it where it was sent.")),
-    ("evicted", "Evicted", "error", _said("The cluster put it off its node.")),
-    ("pod_deleted", "Pod deleted", "error", _said("Somebody else deleted its pod in the cluster.")),
-    ("pod_lost", "Pod lost", "error", _said("Its pod is not there any more.")),
-    ("out_of_memory", "Out of memory", "error", _said("It used more memory than it had asked for.")),
+    ("unschedulable", "Unschedulable", "error", _said("The cluster could not bind it to the chosen node.")),
+    ("evicted", "Evicted", "error", _said("The cluster evicted it from its node.")),
+    ("pod_deleted", "Pod deleted", "error", _said("Its pod was deleted in the cluster, not by Trainyard.")),
+    ("pod_lost", "Pod lost", "error", _said("Its pod no longer exists.")),
+    ("out_of_memory", "Out of memory", "error", _said("It used more memory than its limit.")),
     (
         "image_pull_failed",
         "No image",
         "error",
-        _said("Its image could not be fetched; check its name and secrets."),
+        _said("Its image could not be pulled; check its name and pull secrets."),
     ),
-    ("container_not_created", "No container", "error", _said("Its container could not be made.")),
-    ("quota_refused", "Quota refused", "error", _said("The cluster's own quota has no room for it.")),
-    ("admission_refused", "Not admitted", "error", _said("A rule of the cluster refused its pod.")),
+    ("container_not_created", "No container", "error", _said("Its container could not be created.")),
+    ("quota_refused", "Quota refused", "error", _said("A ResourceQuota of the cluster has no room for it.")),
+    (
+        "admission_refused",
+        "Not admitted",
+        "error",
+        _said("An admission policy of the cluster refused its pod."),
+    ),
     (
         "namespace_not_ours",
         "Namespace taken",
         "error",
-        _said("Its namespace in the cluster belongs to others."),
+        _said("Its namespace in the cluster is not Trainyard's."),
     ),
-    ("not_permitted", "Not permitted", "error", _said("Our account in the cluster may not start it.")),
-    ("name_taken", "Name taken", "error", _said("The cluster has an object of others with its name.")),
+    (
+        "not_permitted",
+        "Not permitted",
+        "error",
+        _said("Trainyard's account in the cluster may not start it."),
+    ),
+    (
+        "name_taken",
+        "Name taken",
+        "error",
+        _said("The cluster has an object of its name that is not Trainyard's."),
+    ),
     (
         "waiting_for_operator",
         "Waiting for operator",
         "error",
-        _said("The MPI operator has not made its pod; see that it runs."),
+        _said("The MPI operator has not created its pod; check that the operator runs."),
     ),
     (
         "credentials_refused",
         "Credentials refused",
         "error",
-        _said("The cluster does not accept our credentials."),
+        _said("The cluster does not accept Trainyard's credentials."),
     ),
     (
         "definition_missing",
         "Definition missing",
         "error",
-        _said("The cluster does not know a kind of object that it needs."),
+        _said("The cluster lacks a resource definition (CRD) that it needs."),
     ),
     (
         "cluster_failed",
         "Cluster failed",
         "error",
-        _said("The cluster failed at starting it, again and again."),
+        _said("The cluster failed repeatedly to start it."),
     ),
-    ("cannot_share", "Cannot share", "error", _said("Its node gives out whole GPUs only.")),
+    ("cannot_share", "Cannot share", "error", _said("Its node offers whole GPUs only.")),
 )
 """Reasons that a cluster reports for a pod (codes of controlplane.engines.base). The cluster's own message, if any,
 is shown instead of the sentence."""
@@ -453,13 +468,13 @@ REASONS = {
             DATASET_GONE,
             "Dataset gone",
             "error",
-            _said("A dataset that it mounts was deleted or is not shared any more."),
+            _said("A dataset that it mounts was deleted or is no longer shared."),
         ),
         (
             VOLUME_FAILED,
             "Volume failed",
             "error",
-            _said("A volume that it mounts could not be made, or is gone."),
+            _said("A volume that it mounts could not be created, or was deleted."),
         ),
     ),
     **_table(

@@ -59,7 +59,7 @@ def _prepare(environment: dict[str, str]) -> dict[str, str]:
         command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, check=False, process_group=0
     )
     if answer.returncode != 0:
-        raise CannotStart("Trainyard did not start; what to mend is said above.")
+        raise CannotStart("Trainyard did not start; the message above names the cause.")
     prepared: dict[str, str] = json.loads(answer.stdout.splitlines()[-1])
     return prepared
 

@@ -43,7 +43,9 @@ def _require_shared(env: Mapping[str, str]) -> None:
     own."""
     missing = [name for name in SHARED if not env.get(name)]
     if missing:
-        raise CannotStart(f"Parts that run apart share these, so they must be set: {', '.join(missing)}.")
+        raise CannotStart(
+            f"Components that run separately share these settings, so they must be set: {', '.join(missing)}."
+        )
 
 
 def _migrate(instance: Instance) -> None:
@@ -55,12 +57,12 @@ def _migrate(instance: Instance) -> None:
         done = {"migrated": True, "first_admin": f"{instance.public_url}{path}" if path else ""}
         print(json.dumps(done), flush=True)
     else:
-        raise CannotStart("The settings cannot be used; what to mend is said above.")
+        raise CannotStart("The settings cannot be used; the message above names the cause.")
 
 
 def _web(instance: Instance) -> None:
     if not prepare.check_settings():
-        raise CannotStart("The settings cannot be used; what to mend is said above.")
+        raise CannotStart("The settings cannot be used; the message above names the cause.")
     prepare.gather_static_files()
     listener = bind(instance)
     reader, writer = os.pipe()

@@ -138,7 +138,7 @@ def _apply_preset(name: str, engine: str) -> None:
         edit_cluster(cluster, changed, actor=SYSTEM)
     except (Conflict, Invalid) as error:
         variable = engine_kind(engine).variable
-        print(f"{variable} is not taken over, {name} stays as it was: {error}", file=sys.stderr)
+        print(f"{variable} is not applied, {name} stays as it was: {error}", file=sys.stderr)
 
 
 def _warn_without_nodes() -> None:

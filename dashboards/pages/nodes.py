@@ -70,7 +70,7 @@ def node_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpR
             lambda: cordon_node(node, actor=actor),
             _("Cordoned: its pods stay, it gets no new ones."),
         ),
-        "uncordon": (lambda: uncordon_node(node, actor=actor), _("It takes pods again.")),
+        "uncordon": (lambda: uncordon_node(node, actor=actor), _("It accepts pods again.")),
         "drain": (
             lambda: drain_node(node, actor=actor),
             _("Draining: preemptible jobs go back to the queue."),

@@ -235,11 +235,11 @@ def member_remove(request: HttpRequest, actor: Actor, name: str) -> HttpResponse
     sent = request.POST if request.method == "POST" else request.GET
     user = User.objects.filter(username=sent.get("user", "").strip(), memberships__project=project).first()
     if user is None:
-        messages.error(request, _("This user is no member of {project}.").format(project=project.name))
+        messages.error(request, _("This user is not a member of {project}.").format(project=project.name))
     elif request.method != "POST":
         return ask(request, actor, about_removal(project, user))
     else:
-        done = _("{user} is no member any more.").format(user=user.username)
+        done = _("{user} is no longer a member.").format(user=user.username)
         attempt(request, lambda: remove_member(project, user, actor=actor), done)
     return redirect("project", project.name)
 

@@ -33,7 +33,7 @@ def plan(project: Project, body: Mapping[str, Any], actor: Actor) -> dict[str, A
     try:
         found = plan_job(project, body, actor=actor, sees=visible_project_names(actor))
     except SimulationFailed:
-        return {"problem": _("The plan could not be worked out; try again.")}
+        return {"problem": _("The plan could not be computed; try again.")}
     if found["starts_now"] is None:
         return {
             "problem": _("Trainyard does not schedule this cluster, or it has too many jobs to plan ahead.")
@@ -62,14 +62,14 @@ def expectation(project: Project, spec: Mapping[str, Any]) -> str:
         )
     if is_in_quota:
         return (
-            _("It is inside the quota of %(quota)s: GPUs that others borrowed are taken back for it.") % after
+            _("It is inside the quota of %(quota)s: GPUs that others borrowed are reclaimed for it.") % after
         )
     if not spec["preemptible"]:
         return _("It would wait: work that cannot be preempted stays inside the quota of %(quota)s.") % after
     if asked <= free:
         return (
             _(
-                "It should start at once on idle GPUs above the quota of %(quota)s; their owners may take them back."
+                "It should start at once on idle GPUs above the quota of %(quota)s; their owners may reclaim them."
             )
             % after
         )

@@ -123,6 +123,6 @@ async def refuse(
 
 
 def _page(status: int, title: str, detail: str, may_come: bool, job_url: str) -> str:
-    again = "<p>This page asks again by itself.</p>" if may_come else ""
+    again = "<p>This page reloads by itself.</p>" if may_come else ""
     link = f'<p><a href="{escape(job_url)}">Go to the job</a></p>' if job_url else ""
     return _PAGE.format(status=status, title=title, detail=escape(detail), more=again + link)

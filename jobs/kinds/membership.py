@@ -224,7 +224,7 @@ def _undo(current: MembershipState, operation: Operation, leaving: tuple[int, ..
         return Answer(stop=leaving) if leaving else Answer(outcome=SUCCEEDED, message=why)
     stayed = tuple(rank for rank in current.members if rank not in operation.joining)
     unswitched = [rank for rank in current.members if current.workers[rank].generation < operation.generation]
-    why = f"These workers did not acknowledge in time: {', '.join(map(str, unswitched)) or 'the leavers'}."
+    why = f"These workers did not acknowledge in time: {', '.join(map(str, unswitched)) or 'the leaving workers'}."
     # Workers that have left are about to exit and cannot rejoin.
     back = tuple(rank for rank in leaving if current.workers[rank].state != LEFT)
     return Answer((*stayed, *back), ROLL_BACK, ROLLED_BACK, why, stop=_alive(current, operation.joining))

@@ -71,7 +71,7 @@ def test_those_who_may_see_both_are_told_the_job(reclaim: Reclaim):
 
 def test_an_event_of_an_earlier_version_is_not_believed(reclaim: Reclaim):
     reclaim.plant.in_seconds(5)
-    text = f"Its room went to job {TAKER}-0 of team-b, which was owed it."
+    text = f"Its room went to job {TAKER}-0 of team-b, which reclaimed it."
     Event.objects.filter(reason="preempted").update(message=text, data={"state": "queued"})
     _nothing_of_the_other(reclaim)
 

@@ -147,7 +147,7 @@ def test_removing_a_member_and_revoking_ask_in_a_dialog(yard: Yard, open_as: Ope
     assert page.locator("a:text-is('dora-the-temporary')").count() == 1
     page.click("[aria-label='Remove dora-the-temporary']")
     dialog.get_by_role("button", name="Remove dora-the-temporary").click()
-    page.get_by_text("is no member any more.").wait_for()
+    page.get_by_text("is no longer a member.").wait_for()
     assert page.locator("a:text-is('dora-the-temporary')").count() == 0
 
 

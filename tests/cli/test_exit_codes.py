@@ -97,7 +97,7 @@ def test_busy_for_good_is_6_after_the_retries(server, yard):
         (["submit", "x", "--like", ""], "an empty name names no job"),
         (["volume", "describe", ""], "an empty name names no volume"),
         (["submit", "x", "--code", ""], "'' is not the path of a directory"),
-        (["submit", "x", "--code", "sha256:12"], "'sha256:12' is no hash of a tree, which has 64 digits"),
+        (["submit", "x", "--code", "sha256:12"], "'sha256:12' is not a tree's hash, which has 64 digits"),
         (["volume", "schedule", "x", "--every", "0"], "from 5m on"),
         (["volume", "keep", "x", "--last", "0"], "'0' is not a whole number above 0"),
         (["list", "jobs", "--limit", "0"], "'0' is not a whole number above 0"),

@@ -195,7 +195,7 @@ def test_a_version_that_is_gone_ends_it_with_its_reason(control: Control, status
     ran = control.fill("one")
     assert (ran.returncode, ran.stderr.splitlines()[-1]) == (
         code,
-        "The control plane has this version or its contents no more.",
+        "The control plane no longer has this version or its contents.",
     )
 
 

@@ -68,7 +68,7 @@ def test_a_way_into_a_pod_is_found_with_the_rights_of_web_pods(kube: KubeCluster
 def test_with_the_chart_s_rights_nothing_is_refused(kube: KubeCluster, tmp_path: Path) -> None:
     use(kube, tmp_path, without=None)
     (rights,) = looked_at(kube, None)
-    assert rights == (OK, "We may do all that is needed.")
+    assert rights == (OK, "Trainyard's account has all the rights that it needs.")
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_without_one_verb_it_is_refused_by_name(
     with pytest.raises(EngineRefused, match=words) as refused:
         use(kube, tmp_path, without=(verb, resource))
     assert refused.value.code == NOT_PERMITTED
-    assert (FAILED, f"We may not {verb} {resource}") in [
-        (outcome, message[: len(f"We may not {verb} {resource}")])
+    assert (FAILED, f"Trainyard's account may not {verb} {resource}") in [
+        (outcome, message[: len(f"Trainyard's account may not {verb} {resource}")])
         for outcome, message in looked_at(kube, (verb, resource))
     ]
 
@@ -161,7 +161,10 @@ def test_jobs_run_where_users_of_kubectl_can_get_no_rights(
 ) -> None:
     use(kube, tmp_path, without)
     ((outcome, message),) = looked_at(kube, without)
-    assert (outcome, message[: message.index(".")]) == (WARNING, f"We may not {' '.join(without)}")
+    assert (outcome, message[: message.index(".")]) == (
+        WARNING,
+        f"Trainyard's account may not {' '.join(without)}",
+    )
 
 
 def test_the_roles_are_made_by_an_admin_and_else_the_look_says_who_makes_them(

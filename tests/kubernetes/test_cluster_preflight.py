@@ -77,9 +77,10 @@ def test_an_account_without_rights_is_told_each_that_it_lacks(kube):
     token = kube.service_account_token("checked", "weak")
     found = check_cluster({"credentials": {"kubeconfig": kube.kubeconfig_for(token)}})
     by_name = {check.name: check for check in found}
-    assert by_name["identity"].message == "The cluster knows us as system:serviceaccount:checked:weak."
+    assert by_name["identity"].message == "The cluster knows Trainyard as system:serviceaccount:checked:weak."
     denied = [check for check in found if check.name == "rights"]
-    assert "We may not get, list, watch nodes in all namespaces." in [check.message for check in denied]
+    refused = "Trainyard's account may not get, list, watch nodes in all namespaces."
+    assert refused in [check.message for check in denied]
     assert {check.outcome for check in denied} == {FAILED, WARNING}
     assert all(check.without_it for check in denied)
 
@@ -106,7 +107,7 @@ def test_the_rights_that_are_asked_for_are_enough_for_every_check(kube):
     })  # fmt: skip
     token = kube.service_account_token("checked", "strong")
     found = look(kube.kubeconfig_for(token))
-    assert found["rights"] == Check("rights", OK, "We may do all that is needed.")
+    assert found["rights"] == Check("rights", OK, "Trainyard's account has all the rights that it needs.")
 
 
 def test_credentials_that_nobody_knows(kube):

@@ -180,7 +180,7 @@ def test_an_offer_that_the_cluster_does_not_take_for_now_says_so(plant):
         plant.tick()
         job.refresh_from_db()
         assert (job.state, job.reason) == ("queued", "cluster_refuses")
-        assert job.message == "The cluster does not take its pods for now: The cluster knows no PodGroup."
+        assert job.message == "The cluster refuses its pods at present: The cluster knows no PodGroup."
         assert job.details["cluster_says"] == "The cluster knows no PodGroup."
     plant.engine.faults.start_refusal = None
     Command.objects.update(state="pending", not_before=job.created_at, claim_expires_at=None)
@@ -308,9 +308,9 @@ def test_an_eviction_sends_a_running_job_back_and_names_who_got_the_room(plant):
     plant.tick()
     victim.refresh_from_db()
     assert (victim.state, victim.next_state, victim.reason) == ("stopping", "queued", "preempted")
-    assert victim.message.startswith("Its room went to project team-b, which was owed it.")
+    assert victim.message.startswith("Its room went to project team-b, which reclaimed it.")
     shown = job_detail(victim, None)["status"]["reason"]["message"]
-    assert shown.startswith("Its room went to job taker of team-b, which was owed it.")
+    assert shown.startswith("Its room went to job taker of team-b, which reclaimed it.")
     plant.in_seconds(4)
     victim.refresh_from_db()
     assert (victim.state, victim.reason, victim.failures) == ("queued", "preempted", 0)

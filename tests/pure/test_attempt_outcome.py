@@ -42,14 +42,14 @@ def test_what_is_disrupted_again_and_again_comes_back_less_and_less_often_for_ev
     steps = [after(pod(0, "failed", "unschedulable"), disruptions=count) for count in range(12)]
     assert [step.backoff_seconds for step in steps] == [*DISRUPTION_BACKOFF_SECONDS, *[300] * 5]
     assert {step.target for step in steps} == {"queued"}
-    assert steps[1].message == "The cluster could not place it where it was sent. It starts again in 10 s."
+    assert steps[1].message == "The cluster could not bind it to the chosen node. It starts again in 10 s."
 
 
 def test_running_out_of_memory_is_the_jobs_own_failure():
     culprit = pod(0, "failed", "out_of_memory", exit_code=137)
     step = after(culprit)
     assert (step.target, step.reason, step.message) == (
-        "failed", "out_of_memory", "It used more memory than it had asked for.",
+        "failed", "out_of_memory", "It used more memory than its limit.",
     )  # fmt: skip
     retried = after(culprit, retries=1)
     assert (retried.target, retried.reason, retried.is_retry) == ("queued", "backing_off", True)

@@ -67,7 +67,7 @@ USERS = Listing(
     "username",
     {
         "username": Filter("username__in", query.texts("These.")),
-        "is_admin": Filter("is_admin", query.switch("Site admins or not.")),
+        "is_admin": Filter("is_admin", query.switch("Only site admins, or only others.")),
         "is_active": Filter("is_active", query.switch("Unlocked or not.")),
     },
 )
@@ -227,7 +227,7 @@ def _keep_session(call: Call, user: User) -> None:
 
 def _user_of(actor: Actor) -> User:
     if actor.user is None:
-        raise NotVisible("The system itself is no user.")
+        raise NotVisible("`system` is not a user account.")
     return actor.user
 
 

@@ -165,7 +165,7 @@ class ClusterDetail(ApiView):
 class ClusterCheck(ApiView):
     """Check a cluster again."""
 
-    @operation("Have the cluster checked again", answer=ref("Cluster"))
+    @operation("Check the cluster again", answer=ref("Cluster"))
     def post(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
         return _answer(call, check_cluster(cluster_for(name), actor=call.actor))
@@ -222,7 +222,7 @@ class ClusterSchedulerView(ApiView):
     """The scheduler's input, which can be replayed on another machine."""
 
     @operation(
-        "What the scheduler sees now, for `python -m controlplane.scheduling.replay`",
+        "The scheduler's current view, for `python -m controlplane.scheduling.replay`",
         answer=OBJECT | {"description": "The input of one decision as plain data; its form may change."},
         query={"anonymous": query.switch("With numbers in place of all names.", False)},
     )

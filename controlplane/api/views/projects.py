@@ -71,7 +71,7 @@ def _node_pools(value: Any) -> dict[str, list[str]]:
 
 
 def _read_only(value: Any) -> None:
-    raise Refused("read_only", "This is worked out by the server; leave it out.")
+    raise Refused("read_only", "The server computes this; leave it out.")
 
 
 _seconds_schema = nullable({**INTEGER, "minimum": 1})
@@ -220,7 +220,7 @@ class MemberDetail(ApiView):
         changed = set_member(project, membership.user, call.body["role"], actor=call.actor)
         return Answer(_shape_member(changed), revision=_shape_member(changed))
 
-    @operation("Take a user out of the project", answer={}, status=204)
+    @operation("Remove a member from the project", answer={}, status=204)
     def delete(self, call: Call, name: str, username: str) -> Answer:
         project = project_for(call.actor, name, needed=Role.OWNER)
         membership = _membership(project, username)
@@ -298,7 +298,7 @@ def _set_member(actor: Actor, project: Project, member: dict[str, str]) -> None:
 def _membership(project: Project, username: str) -> Membership:
     found = Membership.objects.select_related("user").filter(project=project, user__username=username).first()
     if found is None:
-        raise NotVisible(f"{username} is no member of {project.name}.")
+        raise NotVisible(f"{username} is not a member of {project.name}.")
     return found
 
 

@@ -49,7 +49,7 @@ CACHE_COLUMNS = (
 def cache_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset cache chest-xray@3", "yard dataset cache chest-xray --wait"]
     _add_version(parser)
-    parser.add_argument("--wait", action="store_true", help="stay until it is ready, or exit 1 if it fails")
+    parser.add_argument("--wait", action="store_true", help="wait until it is ready; exit 1 if it fails")
     parser.add_argument(
         "--timeout",
         type=duration_seconds,

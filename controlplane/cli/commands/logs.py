@@ -46,7 +46,9 @@ def logs_arguments(parser: Parser) -> None:
         "yard logs dist1 --rank 2 --attempt 1",
     ]
     add_job(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="stay and print lines as they come")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="keep running and print lines as they are written"
+    )
     parser.add_argument("-t", "--tail", type=int, metavar="N", help="only the last N lines")
     _add_rank(parser)
     parser.add_argument(

@@ -283,7 +283,7 @@ def _code(text: str) -> str:
     """Return the argument of --code: a directory, or the hash of an uploaded tree. Raise ArgumentTypeError for an
     empty text or a malformed hash."""
     if text.startswith("sha256:") and not _UPLOADED.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no hash of a tree, which has 64 digits")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a tree's hash, which has 64 digits")
     return str(directory_path(text))
 
 
@@ -310,7 +310,7 @@ def _add_afterwards(parser: Parser) -> None:
     group = parser.add_argument_group("afterwards")
     group.add_argument("--dry-run", action="store_true", help="check everything, create nothing")
     group.add_argument(
-        "--wait", action="store_true", help="stay until the job ends and exit with its exit code"
+        "--wait", action="store_true", help="wait until the job ends and exit with its exit code"
     )
     group.add_argument(
         "--logs", action="store_true", help="follow the output, then exit with the job's exit code"

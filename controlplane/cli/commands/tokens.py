@@ -35,9 +35,9 @@ def list_tokens(args: Namespace, session: Session) -> int:
 def token_create_arguments(parser: Parser) -> None:
     parser.examples = ["yard token create ci", "yard token create ci -o jsonpath={.token}"]
     parser.add_argument("name", metavar="NAME", help="what it is for")
-    parser.add_argument("--days", type=int, metavar="N", help="how long it works")
+    parser.add_argument("--days", type=int, metavar="N", help="how long it is valid")
     parser.add_argument("--read-only", action="store_true", help="a read-only token")
-    parser.add_argument("--user", metavar="NAME", help="for someone else (admins)")
+    parser.add_argument("--user", metavar="NAME", help="create it for another user (admins)")
 
 
 def token_create(args: Namespace, session: Session) -> int:

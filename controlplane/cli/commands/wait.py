@@ -34,7 +34,7 @@ def wait_arguments(parser: Parser) -> None:
         " starting or running counts as having reached it; exit code 1 when the job ended otherwise",
     )
     parser.add_argument(
-        "--timeout", type=duration_seconds, metavar="TIME", help="give up after this long (exit code 7)"
+        "--timeout", type=duration_seconds, metavar="TIME", help="time limit of the wait (exit code 7)"
     )
 
 

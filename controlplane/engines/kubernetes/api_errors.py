@@ -26,7 +26,7 @@ _ADMISSION: tuple[_Meaning, ...] = (
      "Pod security '{0}' of the project's namespace refuses the pod: {1}. An admin can set the cluster's pod_security.",
      False),
     (r"no PriorityClass with name (\S+) was found", base.ADMISSION_REFUSED,
-     "The cluster has no PriorityClass {0} yet; it is made again.", True),
+     "The cluster has no PriorityClass {0} yet; it is created again.", True),
     # A new namespace gets its default service account a moment later.
     (r'error looking up service account \S+: serviceaccount "([^"]+)" not found', base.ADMISSION_REFUSED,
      "The namespace has no service account {0} yet.", True),
@@ -38,7 +38,7 @@ _FORBIDDEN: tuple[_Meaning, ...] = (
     (r"failed quota: ([^:]+): must specify (.+)", base.ADMISSION_REFUSED,
      "The quota {0} in the project's namespace wants every pod to state {1}.", False),
     (r'user "([^"]*)"(?: \(groups=\[[^\]]*\]\))? is attempting to grant RBAC permissions not currently held:(.*)',
-     base.NOT_PERMITTED, "Our account {0} may not give away rights that it does not have: {1}", False),
+     base.NOT_PERMITTED, "Trainyard's account {0} may not grant rights that it does not have: {1}", False),
 )
 # fmt: on
 _PERMISSION = re.compile(
@@ -93,19 +93,19 @@ def refusal_of(error: ApiError, kind: str = "object of this kind") -> EngineRefu
         (status in (401, 403) and is_ending, base.NAMESPACE_NOT_OURS,
          f"The project's namespace is being deleted: {said}", True),
         (status == 401, base.CREDENTIALS_REFUSED,
-         f"The cluster does not accept our credentials: {said}. Give it new ones.", True),
+         f"The cluster does not accept Trainyard's credentials: {said}. Give it new ones.", True),
         (status == 403, base.ADMISSION_REFUSED, f"The cluster refuses it: {said}", False),
         (status == 409 and error.reason == "AlreadyExists", base.NAME_TAKEN,
-         f"An object of this name exists and is not ours: {said}", False),
+         f"An object of this name exists and is not Trainyard's: {said}", False),
         # Another client changed the object between read and write, which the next try reads again. Quotas under
         # load answer this too.
         (status == 409, base.ADMISSION_REFUSED, f"The object changed meanwhile: {said}", True),
-        (status == 422, base.INVALID_POD, f"The cluster finds the object invalid. {_words(wrong or message)}", False),
+        (status == 422, base.INVALID_POD, f"The cluster rejects the object. {_words(wrong or message)}", False),
         # Without the name of the object, its kind is not defined.
         (status == 404 and not error.details.get("name"), base.DEFINITION_MISSING,
-         f"The cluster knows no {kind} (any more): was its definition (CRD) removed? {said}", True),
+         f"The cluster does not serve {kind} (any more): was its definition (CRD) removed? {said}", True),
         # The next try creates a missing namespace again.
-        (status == 404, base.ADMISSION_REFUSED, f"The cluster has no such thing: {said}", "namespaces" in message),
+        (status == 404, base.ADMISSION_REFUSED, f"The cluster has no such object: {said}", "namespaces" in message),
         (True, base.ADMISSION_REFUSED, f"The cluster refuses it ({status} {error.reason}): {said}", False),
     )
     # fmt: on
@@ -128,7 +128,7 @@ def _missing_right(message: str) -> EngineRefused | None:
     user, verb, resource, group, namespace = match.groups()
     what = f"{resource}.{group}" if group else resource
     where = f"in namespace {namespace}" if namespace else "in the cluster"
-    words = f"Our account {user} may not {verb} {what} {where}. Give it that verb by a role."
+    words = f"Trainyard's account {user} may not {verb} {what} {where}. Grant it that verb in a role."
     return EngineRefused(base.NOT_PERMITTED, words)
 
 

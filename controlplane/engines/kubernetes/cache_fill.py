@@ -370,7 +370,7 @@ def asked(places: str) -> IO[bytes]:
             return answer
         except urllib.error.HTTPError as error:
             if error.code in (404, 409, 410):
-                leave(MISSING, "The control plane has this version or its contents no more.")
+                leave(MISSING, "The control plane no longer has this version or its contents.")
             problem = f"{os.environ[URL]} answers {error.code}"
         except (OSError, ValueError, http.client.HTTPException) as error:
             problem = f"{os.environ[URL]}: {getattr(error, 'reason', None) or error}"

@@ -92,7 +92,7 @@ class CacheVolume:
         start."""
         is_new = self._pod.create(data_pod_objects.cache_claim(self._project, self._profile, self._claim))
         if not is_new and self.trouble() == CLAIM_LOST:
-            words = f"The cluster lost its PersistentVolume. Delete the claim {self._claim.name}; it is made again."
+            words = f"The cluster lost its PersistentVolume. Delete the claim {self._claim.name}; it is created again."
             raise Blocked(CLAIM_LOST, words)
 
     def _start(self, task: CacheTask) -> None:

@@ -36,7 +36,7 @@ def main() -> None:
             fetch(os.environ[URL], os.environ[TOKEN], os.environ[TREE], Path(os.environ[TARGET]))
             return
         except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-            leave(NOT_PLACED, f"{error.filename} is in the place of a file of the job's code; remove it.")
+            leave(NOT_PLACED, f"{error.filename} is where a file of the job's code belongs; remove it.")
         except urllib.error.HTTPError as error:
             if error.code in (404, 410):
                 leave(MISSING, "The control plane has no code for this attempt of the job any more.")

@@ -115,8 +115,9 @@ class ClusterProfile(Settings):
         if refused:
             raise EngineRefused(
                 NOT_SUPPORTED,
-                f"This cluster gives jobs no {', '.join(refused)}, which no quota would count. What is no GPU an admin"
-                f" may add to its setting extra_resources: {', '.join(self.extra_resources) or 'it is empty'}.",
+                f"This cluster does not give jobs {', '.join(refused)}, which quotas do not count. An admin may add a"
+                " resource that is not a GPU to its setting extra_resources (now:"
+                f" {', '.join(self.extra_resources) or 'empty'}).",
             )
 
     def may_ask_for(self, resource: str) -> bool:

@@ -61,7 +61,7 @@ def read_gpus(get: Get) -> tuple[Gpu, ...]:
         series = [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
         return _gpus(series)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise EngineUnreachable(f"Prometheus gave an answer that is none: {error!r}") from error
+        raise EngineUnreachable(f"Prometheus returned an invalid answer: {error!r}") from error
 
 
 def usage_of(

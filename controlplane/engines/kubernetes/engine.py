@@ -118,7 +118,7 @@ class KubernetesEngine:
         exists. Raise EngineRefused without `project`."""
         if not project:
             raise EngineRefused(
-                base.NO_SUCH_POD, f"There is no pod {pod_name!r}, and it is not known in which project."
+                base.NO_SUCH_POD, f"There is no pod {pod_name!r}, and its project is not known."
             )
         self._make_namespace(project)
         made = self._objects.make(manifests.tombstone(pod_name, project, self._profile))
@@ -155,7 +155,9 @@ class KubernetesEngine:
             if names.FINALIZER not in (found["metadata"].get("finalizers") or ()):
                 # A pod of another owner holds the name, so ours cannot exist.
                 return None
-            raise EngineRefused(base.NAME_TAKEN, f"Pod {pod_name} is ours, and its labels were changed.")
+            raise EngineRefused(
+                base.NAME_TAKEN, f"Pod {pod_name} is Trainyard's, and its labels were changed."
+            )
         self._watching.observe(found)
         return self._report(found)
 

@@ -125,7 +125,7 @@ def _taken(
             # An unreadable pod must not make its node disappear.
             name = f"{namespace}/{pod['metadata'].get('name')}"
             words = (
-                f"Pod {name} on it asks for what is no quantity: nothing new is sent there while it stays."
+                f"Pod {name} on it requests an invalid quantity: no new pods are sent there while it exists."
             )
             odd = odd or words
     return taken, odd
@@ -191,7 +191,7 @@ def _trouble(node: RawView) -> str:
     ready = condition_of(node, "Ready")
     if ready.get("status") != "True":
         said = ": ".join(filter(None, (ready.get("reason"), ready.get("message"))))
-        return f"The cluster calls it not ready: {said or 'its kubelet has said nothing yet'}."
+        return f"The cluster reports it as not ready: {said or 'its kubelet has not reported yet'}."
     return ""
 
 

@@ -273,7 +273,7 @@ def _from_words(words: str) -> Verdict:
     return Verdict(reasons.CLUSTER_FULL, words, {"resource": short_of[0]})
 
 
-TAKEN = "The cluster's scheduler took its room for other work."
+TAKEN = "The cluster's scheduler gave its resources to other work."
 
 
 def eviction(event: Mapping[str, Any]) -> tuple[str, str] | None:

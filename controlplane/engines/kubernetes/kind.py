@@ -134,5 +134,5 @@ KIND = EngineKind(
     copies_outputs=True,
     claims_volumes=True,
     has_namespaces=True,
-    rename_hint="Tell its nodes apart: yard cluster edit {cluster} --set node_suffix={cluster}",
+    rename_hint="Make the names of its nodes unique: yard cluster edit {cluster} --set node_suffix={cluster}",
 )

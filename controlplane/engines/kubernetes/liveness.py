@@ -45,7 +45,7 @@ class Probe:
 
     def _run(self) -> None:
         # Remains if `ask` raises an unexpected exception, which ends only this thread.
-        trouble = "It could not be asked."
+        trouble = "It could not be checked."
         try:
             self._ask()
             trouble, self._answered_at = "", time.monotonic()

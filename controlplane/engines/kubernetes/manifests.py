@@ -199,7 +199,7 @@ def gpu_request(spec: PodSpec, node: NodeReport | None) -> int:
     if any(share.milli_gpus < 1000 for share in spec.devices) and node.device_parts == 1:
         raise EngineRefused(
             base.CANNOT_SHARE,
-            f"{node.name} gives out whole GPUs only. Switch on time-slicing or MPS in its NVIDIA device plugin "
+            f"{node.name} offers whole GPUs only. Enable time-slicing or MPS in its NVIDIA device plugin "
             "(sharing.timeSlicing or sharing.mps, with replicas), or attach the cluster with KAI Scheduler.",
         )
     if node.is_one_part_per_pod and sum(wanted) > 1:

@@ -99,7 +99,7 @@ def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, A
     would create. The server answers it with 409 if `found` has changed. Raise EngineRefused(CANNOT_SHARE) if they
     request different numbers of GPUs."""
     if _gpus(found, gpu_resource) != _gpus(wanted, gpu_resource):
-        words = "Its nodes divide their GPUs differently, and the MPI operator makes equal pods."
+        words = "Its nodes divide their GPUs differently, and the MPI operator creates equal pods."
         raise EngineRefused(CANNOT_SHARE, f"{words} Choose one node pool, or set mpi_operator to false.")
     metadata, gates = found["metadata"], found["spec"].get("schedulingGates") or ()
     variables = wanted["spec"]["containers"][0]["env"]

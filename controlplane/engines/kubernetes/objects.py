@@ -121,7 +121,7 @@ class Objects:
         if (theirs := names.made_by(found)) == self._installation:
             return
         whose = f"belongs to another Trainyard ({names.INSTALLATION}={theirs}). Create"
-        bare = f"is not ours: it has no label {names.INSTALLATION}={self._installation}. Remove it, create"
+        bare = f"is not Trainyard's: it has no label {names.INSTALLATION}={self._installation}. Remove it, create"
         words = f"The {kind} {found['metadata']['name']} exists and {whose if theirs else bare} {_ELSEWHERE}"
         raise EngineRefused(code, words)
 
@@ -140,7 +140,7 @@ class Objects:
         found = self._read_made(path)
         wanted, labels = body["metadata"].get("labels") or {}, found["metadata"].get("labels") or {}
         if any(labels.get(key) != wanted.get(key) for key in IDENTITY):
-            raise EngineRefused(NAME_TAKEN, f"{path} exists and is not ours.")
+            raise EngineRefused(NAME_TAKEN, f"{path} exists and is not Trainyard's.")
         # The cluster's garbage collector will delete it together with its old anchor, although the new pod needs
         # it.
         if _anchor_of(found) and _anchor_of(body) not in ("", _anchor_of(found)):

@@ -125,7 +125,7 @@ class PodStarter:
             if (found := self._pods.pod(name)) is not None:
                 return found
             time.sleep(pause_seconds)
-        words = "The MPI operator has not made this pod yet: is it running?"
+        words = "The MPI operator has not created this pod yet: is it running?"
         raise EngineRefused(base.WAITING_FOR_OPERATOR, words, is_passing=True)
 
     def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:

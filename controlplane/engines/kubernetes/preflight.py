@@ -95,7 +95,7 @@ def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
     worker.join(SECONDS)
     # Asked before `found` is read, since the thread may add to it until it ends.
     is_late = worker.is_alive()
-    words = f"{access.server} takes more than {SECONDS:g} s to answer our questions."
+    words = f"{access.server} takes more than {SECONDS:g} s to answer requests."
     return (*found, *_first("reachable", (is_late, FAILED, words)))
 
 
@@ -127,7 +127,7 @@ def _outcome_of(step: Step, client: Client, profile: ClusterProfile) -> tuple[Ch
             words = _not_kubernetes(server, f"it answers {error.status}")
     except (KeyError, TypeError, AttributeError, ValueError):
         # Not chained or quoted, because its text may contain what was sent.
-        words = _not_kubernetes(server, "its answer is not what one gives")
+        words = _not_kubernetes(server, "its answer has another form")
     return (Check(name, FAILED, words),)
 
 
@@ -167,8 +167,12 @@ def _identity(client: Client, profile: ClusterProfile) -> Checks:
     is_anonymous = name in ("", "system:anonymous")
     return _first(
         "identity",
-        (is_anonymous, FAILED, "The cluster sees us as anonymous: it does not know the credentials."),
-        (True, OK, f"The cluster knows us as {name}."),
+        (
+            is_anonymous,
+            FAILED,
+            "The cluster treats Trainyard as anonymous: it does not know the credentials.",
+        ),
+        (True, OK, f"The cluster knows Trainyard as {name}."),
     )
 
 
@@ -179,7 +183,7 @@ def _clock(client: Client, profile: ClusterProfile) -> Checks:
         # A response without a date gives no information about the clocks.
         return []
     skew = (theirs - datetime.now(UTC)).total_seconds()
-    words = f"The cluster's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours."
+    words = f"The cluster's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's."
     fatal = f"{words} Certificates and tokens fail at random: set the clocks first."
     return _first(
         "clock",
@@ -202,9 +206,11 @@ def _rights(client: Client, profile: ClusterProfile) -> Iterator[Check]:
     for rule, verbs in denied.items():
         missing = str(Rule(rule.group, rule.resource, tuple(verbs), "", names=rule.names))
         outcome = WARNING if rule.when == rbac.OPTIONAL else FAILED
-        yield Check("rights", outcome, f"We may not {missing} in all namespaces.", rule.without_it)
+        yield Check(
+            "rights", outcome, f"Trainyard's account may not {missing} in all namespaces.", rule.without_it
+        )
     if not denied:
-        yield Check("rights", OK, "We may do all that is needed.")
+        yield Check("rights", OK, "Trainyard's account has all the rights that it needs.")
 
 
 def _may(client: Client, rule: Rule, verb: str) -> bool:
@@ -223,11 +229,16 @@ def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
     roles = ", ".join(body["metadata"]["name"] for body in cluster_roles())
     missing = [body for body in cluster_roles() if _found_at(client, names.path_of(body)) is None]
     refused = ", ".join(body["metadata"]["name"] for body in missing if not _may_make(client, body))
-    how = "An admin does: kubectl apply --server-side -f deploy/rbac.yaml"
+    how = "An admin creates it: kubectl apply --server-side -f deploy/rbac.yaml"
     return _first(
         "project_roles",
-        (refused, WARNING, f"We see no ClusterRole {refused}, and may not make it. {how}", rbac.NO_KUBECTL),
-        (missing, OK, f"Users of kubectl get the ClusterRoles {roles}; we make them."),
+        (
+            refused,
+            WARNING,
+            f"The ClusterRole {refused} is missing, and Trainyard may not create it. {how}",
+            rbac.NO_KUBECTL,
+        ),
+        (missing, OK, f"Users of kubectl get the ClusterRoles {roles}; Trainyard creates them."),
         (True, OK, f"Users of kubectl get the ClusterRoles {roles}."),
     )
 
@@ -276,7 +287,7 @@ def _gpu_labels(labels: Sequence[Mapping[str, str]], profile: ClusterProfile) ->
         "gpu_labels", (not is_known, WARNING, unknown, "Model and memory of their GPUs are not known.")
     ) + _first(
         "sharing",
-        (profile.scheduler == KAI, OK, "KAI gives out shares of GPUs."),
+        (profile.scheduler == KAI, OK, "KAI allocates shares of GPUs."),
         (shared, OK, f"{len(shared)} nodes share their GPUs by {', '.join(ways)}."),
         (True, WARNING, f"No node shares its GPUs ({how}).", "Jobs get whole GPUs only."),
     )
@@ -340,7 +351,11 @@ def _mpi_operator(client: Client, profile: ClusterProfile) -> Checks:
         (chosen is False, OK, f"mpi_operator is off: {own}"),
         (not chosen and not is_there, OK, f"No MPI operator: {own}"),
         (not chosen and profile.work_storage_class, OK, f"{lost}: {own}"),
-        (not chosen and not is_allowed, OK, f"We may not create the MPI operator's MPIJobs: {own}"),
+        (
+            not chosen and not is_allowed,
+            OK,
+            f"Trainyard's account may not create the MPI operator's MPIJobs: {own}",
+        ),
     ) or _first(
         "mpi_operator",
         (is_there, OK, "MPIJob v2beta1 is there: mpi jobs are given to the MPI operator."),
@@ -360,17 +375,17 @@ def _kai(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _prometheus(client: Client, profile: ClusterProfile) -> Checks:
-    without = "Charts show what jobs print of their own use of GPUs."
+    without = "Charts show the GPU use that jobs print themselves."
     get = prometheus_of(profile.prometheus, client)
     try:
         gpus = dcgm.read_gpus(get) if get is not None else ()
     except EngineUnreachable as error:
         return [Check("prometheus", WARNING, str(error), without)]
-    empty = "Prometheus answers and has no figures of the DCGM exporter."
+    empty = "Prometheus answers, but has no metrics of the DCGM exporter."
     return _first(
         "prometheus",
         (get is None, WARNING, "No Prometheus is set.", without),
-        (gpus, OK, f"Prometheus has figures of {len(gpus)} GPUs."),
+        (gpus, OK, f"Prometheus has metrics of {len(gpus)} GPUs."),
         (True, WARNING, empty, without),
     )
 

@@ -211,12 +211,12 @@ def _taken_away(raw: Raw) -> tuple[str, str] | None:
     it did not."""
     status, condition = _status(raw), condition_of(raw, "DisruptionTarget")
     if condition.get("status") == "True":
-        words = _said("Taken away by the cluster", condition.get("reason"), condition.get("message"))
+        words = _said("Evicted by the cluster", condition.get("reason"), condition.get("message"))
         # The pod garbage collector deletes a bound pod only if its node is gone or out of service.
         is_lost = condition.get("reason") == "DeletionByPodGC" and bool(_node_name(raw))
         return (base.NODE_LOST if is_lost else base.EVICTED), words
     if status.get("reason") in ("Evicted", "Preempting", "Terminated", "NodeShutdown", "Shutdown"):
-        return base.EVICTED, _said("Taken away by its node", status.get("reason"), status.get("message"))
+        return base.EVICTED, _said("Evicted by its node", status.get("reason"), status.get("message"))
     return None
 
 

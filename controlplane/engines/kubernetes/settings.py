@@ -152,22 +152,22 @@ class Settings:
     """The validated settings of one Kubernetes cluster. Each field's description is in its metadata."""
 
     # fmt: off
-    gpu_resource: str = _knob(qualified_name, "nvidia.com/gpu", "The resource by which nodes give out GPUs.")
+    gpu_resource: str = _knob(qualified_name, "nvidia.com/gpu", "The extended resource of nodes that stands for GPUs.")
     extra_resources: tuple[str, ...] = _knob(fields.listed(resource_prefix, 50), EXTRA_RESOURCES,
-        "What jobs may ask for beside GPUs, by how the resources' names begin. No quota of Trainyard counts it: "
-        "add nothing that gives out GPUs or other accelerators.")
+        "Prefixes of the names of resources that jobs may request besides GPUs. Quotas do not count them: do not "
+        "add resources that stand for GPUs or other accelerators.")
     pool_label: str = _knob(or_empty(qualified_name), "",
         "The node label that names a node's pool; empty: trainyard.io/pool, then the node group label of the "
         "cloud.")
     node_selector: Mapping[str, str] = _knob(labels, {},
         "Only nodes with all of these labels are used; empty: every node.")
     node_suffix: str = _knob(or_empty(fields.dns_label(50)), "",
-        "What the names of this cluster's nodes end with in Trainyard, after a dot, where another cluster has "
-        "nodes of the same names.")
+        "Suffix of this cluster's node names in Trainyard, after a dot; for clusters whose nodes have the same "
+        "names.")
     tolerations: tuple[Mapping[str, str], ...] = _knob(fields.listed(toleration, 50), (GPU_TAINT,),
-        "Taints of nodes that pods accept.")
+        "Taints of nodes that pods tolerate.")
     spot_pools: tuple[str, ...] = _knob(fields.listed(pool, 100), (),
-        "Pools whose spot taints pods accept (EKS, AKS, GKE, ACK); ['*'] is all.")
+        "Pools whose spot taints pods tolerate (EKS, AKS, GKE, ACK); ['*'] is all.")
     images: Mapping[str, str] = _knob(fields.mapped(IMAGE_NAMES, image, 1000), {},
         "Short names of images: {'quickstart': 'registry/...:1'}.")
     default_image: str = _knob(or_empty(image), "", "The image of jobs that name none.")
@@ -178,7 +178,7 @@ class Settings:
         "An image with python3, in which pods download jobs' code, fill caches and read kept output; empty: the "
         "job's own image for code, and the default one for the rest.")
     image_pull_policy: str = _knob(one_of("", "Always", "IfNotPresent", "Never"), "",
-        "When nodes pull images; empty: as the cluster does.")
+        "When nodes pull images; empty: the cluster's default.")
     image_pull_secrets: tuple[str, ...] = _knob(fields.listed(object_name, 20), (),
         "Secrets of a project's namespace with which all images are pulled.")
     work_storage_class: str = _knob(or_empty(object_name), "",
@@ -199,15 +199,15 @@ class Settings:
     scheduler_name: str = _knob(or_empty(object_name), "", "The scheduler that binds pods; empty: the default one.")
     control_namespace: str = _knob(fields.dns_label(63), "trainyard",
         "The namespace of the control plane, which may reach pods' ports.")
-    namespace_prefix: str = _knob(_prefix, NAMESPACE_PREFIX, "What the namespace of a project begins with.")
+    namespace_prefix: str = _knob(_prefix, NAMESPACE_PREFIX, "The prefix of the namespaces of projects.")
     prometheus: Mapping[str, Any] | None = _knob(fields.optional(prometheus), None,
-        "Where GPU metrics of the DCGM exporter are found.")
+        "The Prometheus with the GPU metrics of the DCGM exporter.")
     env: Mapping[str, str] = _knob(fields.mapped(fields.ENV_NAMES, fields.text(4096), 100), {},
-        "Variables of all pods; a job's own win.")
+        "Environment variables of all pods; a job's own take precedence.")
     pod_labels: Mapping[str, str] = _knob(labels, {}, "More labels of all pods.")
     pod_annotations: Mapping[str, str] = _knob(annotations, {}, "More annotations of all pods.")
     pod_security: str = _knob(one_of("restricted", "baseline", "privileged"), "restricted",
-        "The pod security standard that projects' namespaces enforce and our pods keep.")
+        "The pod security standard that projects' namespaces enforce and pods comply with.")
     run_as_user: int | None = _knob(_user, 1000,
         "The user id of pods; null: the image's own, which restricted refuses for root.")
     run_as_group: int | None = _knob(_user, 1000,
@@ -219,7 +219,7 @@ class Settings:
     mps_memory_limit: bool = _knob(fields.switch, True,
         "Whether shares of a GPU under MPS get a limit of device memory.")
     mpi_operator: bool | None = _knob(fields.optional(fields.switch), None,
-        "Whether mpi jobs are given to the MPI operator as MPIJobs; null: where the last look found it and no "
+        "Whether mpi jobs are given to the MPI operator as MPIJobs; null: if the last check found it and no "
         "work_storage_class is set, since hosts' working directories end with their pods there.")
     host_network: bool = _knob(fields.switch, False,
         "Whether pods use the node's network; needs pod_security privileged.")

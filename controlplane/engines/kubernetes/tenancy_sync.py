@@ -148,7 +148,7 @@ class Syncer:
         with refusals(kind=body["kind"]):
             found = self.client.apply(path, body)
             if extra := added(found, body):
-                log.info("%s had more in it than we want: %s", path, extra)
+                log.info("%s has fields that its manifest lacks, removing them: %s", path, extra)
                 found = self.client.merge(path, {"spec": extra})
         self._known[_identity(body)] = body, _shape(found)
 
@@ -169,7 +169,7 @@ class Syncer:
             if (is_as_left or contains(found, body)) and not added(found, body):
                 self._known[identity] = body, _shape(found)
             else:
-                log.info("%s is not as it should be: it is applied again", names.path_of(body))
+                log.info("%s differs from its manifest; applying it again", names.path_of(body))
 
     def _remove_unwanted(self) -> None:
         """Delete our objects that are not wanted: those in namespaces of wanted projects, and queues."""
@@ -179,7 +179,7 @@ class Syncer:
             is_queue = found["kind"] in self.profile.placement.kinds
             if identity not in self._wanted and (is_queue or (is_of_project and found["kind"] in REMOVED)):
                 path = names.path_of(found)
-                log.info("%s is not wanted any more: it is removed", path)
+                log.info("%s is not needed any more; removing it", path)
                 self._remove(path, found)
 
     def _remove(self, path: str, found: Raw) -> None:

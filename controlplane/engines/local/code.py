@@ -19,7 +19,7 @@ def place_code(code: CodeSource, state_dir: Path, target: Path) -> None:
         entries = store.entries(code.tree)
     except FileNotFoundError as error:
         raise EngineRefused(
-            CODE_MISSING, "The job's code is kept no more; submit it again from its directory."
+            CODE_MISSING, "The job's code is no longer stored; submit it again from its directory."
         ) from error
     folders = Folders(target)
     try:
@@ -30,7 +30,7 @@ def place_code(code: CodeSource, state_dir: Path, target: Path) -> None:
         store.remove([code.tree])
         raise EngineRefused(CODE_MISSING, str(error)) from error
     except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-        detail = f"{error.filename} is in the place of a file of the job's code; remove it from the working directory."
+        detail = f"{error.filename} is where a file of the job's code belongs; remove it from the working directory."
         raise EngineRefused(CODE_NOT_PLACED, detail) from error
     finally:
         folders.close()

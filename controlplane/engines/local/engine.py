@@ -321,7 +321,9 @@ def _check_text(spec: PodSpec) -> None:
     """Raise EngineRefused for a NUL character in any text, an invalid name of a variable, or an invalid job id."""
     texts = [*spec.command, *spec.args, *spec.env, *spec.env.values(), spec.working_dir or "", spec.log_path]
     if any("\0" in text for text in texts):
-        raise EngineRefused(base.INVALID_POD, "Commands, arguments and environments cannot have NUL in them.")
+        raise EngineRefused(
+            base.INVALID_POD, "Commands, arguments and environments cannot contain NUL characters."
+        )
     if any(not name or "=" in name for name in spec.env):
         raise EngineRefused(base.INVALID_POD, "Names of environment variables cannot be empty or have '='.")
     base.check_pod_name(spec.job_id)

@@ -93,7 +93,7 @@ def _refusal(error: OSError, prepared: Prepared) -> EngineRefused:
     if isinstance(error, FileNotFoundError):
         return EngineRefused(base.COMMAND_NOT_FOUND, f"The pod has no program {error.filename!r}.")
     if error.errno == errno.E2BIG:
-        reason = "its words and the pod's environment are longer than the system takes"
+        reason = "its arguments and the pod's environment exceed the system's limit"
     return EngineRefused(base.COMMAND_NOT_EXECUTABLE, f"The command could not be started: {reason}.")
 
 

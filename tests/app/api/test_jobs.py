@@ -50,7 +50,7 @@ def test_a_submitted_job_is_the_spec_with_defaults_and_a_status(api: AsPerson):
         "is_reachable": True,
         "reason": {
             "code": "just_submitted",
-            "message": "Submitted; the scheduler looks at it within a second.",
+            "message": "Submitted; the scheduler considers it within a second.",
             "details": {},
         },
         "attempt": 0,

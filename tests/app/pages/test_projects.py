@@ -155,7 +155,7 @@ def test_members(cast: Cast, visit: Visit):
 
     assert "chi is viewer now." in send("set", user="chi", role="viewer")
     assert "ben is viewer now." in send("set", user="ben", role="viewer")
-    assert "vera is no member any more." in send("remove", user="vera")
+    assert "vera is no longer a member." in send("remove", user="vera")
     assert roles() == {"ana": "owner", "ben": "viewer", "chi": "viewer"}
     assert "last owner" in send("remove", user="ana")
     assert "no member of team-a" in send("remove", user="vera")

@@ -123,10 +123,10 @@ def refusal(status: int, message: str, reason: str = "Forbidden", **details: Any
             ),
             base.NOT_PERMITTED,
             False,
-            'account system:serviceaccount:ours:web may not give away rights that it does not have: {APIGroups:[""]',
+            'account system:serviceaccount:ours:web may not grant rights that it does not have: {APIGroups:[""]',
         ),
         (refusal(401, "Unauthorized", "Unauthorized"), base.CREDENTIALS_REFUSED, True, "credentials"),
-        (refusal(409, 'pods "p" already exists', "AlreadyExists"), base.NAME_TAKEN, False, "not ours"),
+        (refusal(409, 'pods "p" already exists', "AlreadyExists"), base.NAME_TAKEN, False, "is not Trainyard's"),
         (
             refusal(409, "the object has been modified", "Conflict"),
             base.ADMISSION_REFUSED,

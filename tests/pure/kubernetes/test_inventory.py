@@ -96,7 +96,7 @@ def test_processors_and_memory_are_no_extra_resources():
     profile = replace(PROFILE, extra_resources=("cpu", "memory"))
     found = report(node(), pod(cpu="1500m", memory="1Gi"), profile=profile)
     assert (found.milli_cpus, found.memory_mib, found.extras) == (6500, 64512, {})
-    with pytest.raises(EngineRefused, match="gives jobs no cpu"):
+    with pytest.raises(EngineRefused, match="does not give jobs cpu"):
         profile.check_extra_resources(["cpu"])
 
 

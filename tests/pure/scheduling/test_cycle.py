@@ -255,7 +255,7 @@ def test_a_victim_is_told_who_took_its_gpus_and_keeps_its_rank():
     cluster = view(nodes(1, 2), [project("a", 1), project("b", 1)], jobs)
     preempt = decide(cluster).preempts[0]
     assert describe(preempt.reason, preempt.details) == (
-        "Its room went to job a9 of a, which was owed it. "
+        "Its room went to job a9 of a, which reclaimed it. "
         "It keeps its place in the queue and restarts when there is room again."
     )
     settled = settle(cluster, decide)
@@ -328,9 +328,7 @@ def test_what_must_happen_first(change, code):
 
 def test_an_attempt_is_tried_again_when_its_time_has_come():
     cluster = view(nodes(1), [project("a", 1)], [job("a1", "a", not_before=1030)])
-    assert (
-        reason_of(decide(cluster), "a1")[1] == "Its last attempt failed. It is tried again at 00:17:10 UTC."
-    )
+    assert reason_of(decide(cluster), "a1")[1] == "Its last attempt failed. It is retried at 00:17:10 UTC."
     assert names(decide(replace(cluster, now=1030)).starts) == ["a1"]
 
 

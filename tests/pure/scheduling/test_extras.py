@@ -124,7 +124,10 @@ def test_what_there_is_but_not_together_is_said_so():
     here = [node("n0", 8), node("n1", 0, milli_cpus=256_000)]
     hold = hold_of(decide(view(here, [project("a", 8)], [job("j1", "a", milli_cpus=200_000)])), "j1")
     words = describe(hold.reason, hold.details)
-    assert "has 1 GPU together with the rest that it asks for. The largest that fits is 0 GPUs." in words
+    assert (
+        "has 1 GPU together with the other resources that it requests. The largest that fits is 0 GPUs."
+        in words
+    )
 
 
 def test_one_who_holds_all_of_it_goes_before_four_who_hold_a_part():
@@ -152,6 +155,6 @@ def test_one_whose_interfaces_were_taken_is_told_that_it_waits_for_those():
     hold = hold_of(decide(settle(cluster, decide)), "j1")
     assert (hold.reason, hold.details["blocked_by"]) == ("preempted", "cluster_full")
     assert describe(hold.reason, hold.details) == (
-        "Its room went to job j2 of a, which was owed it. "
+        "Its room went to job j2 of a, which reclaimed it. "
         f"It keeps its place in the queue and restarts when a node has enough {EFA} free."
     )
