@@ -1,4 +1,4 @@
-// Terminal colours of a log line as spans with classes. Text stays text: nothing here makes markup of it.
+// Terminal colours of a log line as spans with classes. The text is never parsed as markup.
 
 import { h } from "./dom.js";
 

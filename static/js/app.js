@@ -39,10 +39,10 @@ $(".nav-toggle")?.addEventListener("click", (event) => {
   event.currentTarget.setAttribute("aria-expanded", open);
 });
 
-// a lineage may be wider than the page: what it is about comes into view
+// A lineage may be wider than the page: scroll its start object into view.
 $(".lineage .start")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 
-// menus close when the eye moves on
+// Close a menu on a click elsewhere or when the focus leaves it.
 addEventListener("click", (event) => {
   for (const menu of $$("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
 });
@@ -51,7 +51,7 @@ addEventListener("keydown", (event) => {
   for (const menu of $$("details.menu[open]")) { menu.open = false; $("summary", menu).focus(); }
 });
 
-// a destructive button says what it will do before it does it: <button data-dialog="stop-dialog">
+// A destructive button asks for confirmation in a dialog: <button data-dialog="stop-dialog">
 addEventListener("click", (event) => {
   const opener = event.target.closest("[data-dialog]");
   if (opener) { event.preventDefault(); document.getElementById(opener.dataset.dialog)?.showModal(); }
@@ -66,7 +66,7 @@ addEventListener("click", async (event) => {
   toast(say("copied"));
 });
 
-// forms of one choice are sent as soon as it is made; without scripts they have their own button
+// Forms with one choice are submitted on change; without scripts they have a button.
 for (const form of $$("form[data-auto]")) {
   for (const field of $$("select", form)) field.addEventListener("change", () => form.requestSubmit());
 }

@@ -1,5 +1,5 @@
 // The line under the pointer, in every chart of the same axis, and the list of all values at it. Plotly's own list
-// leaves out every line that has no point at just this x; step lines hold their value between points.
+// omits every line that has no point at exactly this x, but step lines hold their value between points.
 
 import { firstThat } from "./bisect.js";
 import { $, $$, h, say } from "./dom.js";
@@ -18,7 +18,7 @@ export function followPointer(chart) {
   for (const name of ["pointerleave", "pointercancel"]) plot.addEventListener(name, () => leave(chart));
 }
 
-/** Show the values at a pointer that rests over a chart which was drawn anew. */
+/** Show the values again after a chart under a resting pointer was redrawn. */
 export function atRest(chart) {
   if (chart.pointer) show(chart);
 }
@@ -87,7 +87,7 @@ function xsOf(trace, axis) {
   return xs;
 }
 
-/** What every line of a chart is at a place: {name, value, drawn, colour, project}, the highest first where that helps. */
+/** The value of every line at a position: {name, value, drawn, colour, project}, sorted descending where lines are comparable. */
 function valuesAt(chart, at) {
   const { data, layout } = chart.figure, axis = axesOf(chart.plot).x;
   const [from, to] = axis.range.map((end) => axis.r2c(end)), slack = BEYOND * (to - from);
@@ -102,7 +102,7 @@ function valuesAt(chart, at) {
   return layout.meta?.sorted ? found.sort((a, b) => b.value - a.value) : found;
 }
 
-// steps and bars hold from their point on; of other lines the nearest point counts
+// Steps and bars hold their value until the next point; other lines use the nearest point.
 function indexAt(xs, at, trace, slack) {
   if (trace.meta?.key === "redone") return nearest(xs, at, slack);
   const after = firstThat(0, xs.length, (point) => xs[point] > at);
@@ -114,7 +114,7 @@ function indexAt(xs, at, trace, slack) {
   return after > 0 && at - xs[after - 1] <= xs[after] - at ? after - 1 : after;
 }
 
-// what attempts computed again goes over the same steps more than once: its newest value counts
+// A later attempt repeats steps of an earlier one: the newest value counts.
 function nearest(xs, at, slack) {
   let found = -1;
   xs.forEach((x, index) => { if (Math.abs(x - at) <= slack && (found < 0 || Math.abs(x - at) <= Math.abs(xs[found] - at))) found = index; });
@@ -140,7 +140,7 @@ function list(chart, at, values) {
 
 function place(chart, at) {
   if (!chart.isTime) return `${chart.figure.layout.xaxis.title?.text ?? ""} ${number(Math.round(at))}`.trim();
-  // Plotly computes with times as if they were UTC; they are written in the reader's zone
+  // Plotly treats times as UTC, but the axis is written in the reader's time zone.
   return absolute(new Date(new Date(at).toISOString().slice(0, -1)).toISOString());
 }
 

@@ -1,10 +1,10 @@
-// Names at the ends of lines: kept apart, at the lines' last values, shortened to the room there is.
+// Labels at the ends of lines: at the lines' last values, without overlap, shortened to the available width.
 
 const LABEL_GAP = 13; // pixels between labels
 const LABEL_INDENT = 10; // between the plot and a label
 const measure = document.createElement("canvas").getContext("2d");
 
-/** Move the labels at the line ends to the lines' last values, kept apart. dashboards/charts/labels.py does the same. */
+/** Move the labels to the lines' last values without overlap, as dashboards/charts/labels.py does. */
 export function labelEnds(figure, height) {
   const { annotations = [], yaxis, margin } = figure.layout;
   const labels = annotations.filter((label) => label.name);
@@ -33,7 +33,7 @@ export function labelEnds(figure, height) {
   }
 }
 
-/** The whole text of a label, before it was shortened. */
+/** The full text of a label, before it was shortened. */
 export function fullText(trace) {
   const value = trace.y.findLast((one) => one !== null) ?? 0;
   return (trace.meta.label ?? trace.name).replace("{value}", String(Math.round(value)));

@@ -1,4 +1,4 @@
-// The mode bar of a chart in our own style: buttons in the head of its panel, so never over the lines. One tab stop;
+// The toolbar of a chart: buttons in the head of its panel, so never over the lines. One tab stop;
 // the arrow keys move inside it. Plotly's own bar is off: it offers to upload charts and cannot be styled by our tokens.
 
 import { $, $$, h, say } from "./dom.js";
@@ -32,7 +32,7 @@ const TOOLS = {
   in: (chart) => scale(chart, ZOOM),
   out: (chart) => scale(chart, 1 / ZOOM),
   reset: (chart) => chart.zoomTo(null),
-  // drawn and saved by the browser itself; nothing leaves the machine
+  // Rendered and saved in the browser; nothing is uploaded.
   image: async (chart) => {
     const Plotly = await chart.library();
     const name = $("h2, h3", chart.root.closest(".panel") ?? document)?.textContent.trim() || document.title;
@@ -40,7 +40,7 @@ const TOOLS = {
   },
 };
 
-// around the middle, as Plotly computes with places on the axis
+// Zoom around the centre, in Plotly's axis units.
 function scale(chart, factor) {
   const axis = chart.plot._fullLayout?.xaxis;
   if (!axis) return;

@@ -1,15 +1,15 @@
-// What a chart says to people who cannot see it, kept true while live points come: its sentence and its table.
-// The server writes both first (dashboards/charts) and sends the sentence's pattern along, so that it is said in one place.
+// The text alternative of a chart, its sentence and its table, updated with live points.
+// The server (dashboards/charts) renders both and sends the sentence's pattern, so the wording exists once.
 
 const share = (value) => `${Math.round(value)}%`;
 const short = (value) => String(Number(value.toPrecision(4)));
 const plain = (value) => String(Number(value.toFixed(6)));
 
-// lines that stand a little apart carry their true values beside them
+// Lines that are drawn slightly apart to be distinguishable carry their exact values separately.
 const valuesOf = (trace) => (trace.customdata ?? trace.y).filter((value) => value !== null);
 const projectsOf = (data) => data.filter((trace) => trace.meta?.key?.startsWith("project:"));
 
-/** The sentence of a figure as it is drawn now; null when the server's still stands. */
+/** The sentence of a figure as it is drawn now; null if the server's is still valid. */
 export function summaryOf({ data, layout }) {
   const says = layout.meta?.says;
   if (!says || !data.some((trace) => trace.x.length)) return null;
@@ -25,14 +25,14 @@ export function summaryOf({ data, layout }) {
 const low = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
 const high = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
 
-/** Let a live point into the running mean of the first line. */
+/** Add a live point to the running mean of the first line. */
 export function learn(meta, value) {
   if (meta?.mean === undefined) return;
   meta.mean = (meta.mean * meta.points + value) / (meta.points + 1);
   meta.points += 1;
 }
 
-/** The rows of a table with a live point in front: its x as it was recorded, and the value of every line. */
+/** The rows of the table with a live point first: its recorded x, and the value of every line. */
 export function withPoint(table, at, figure) {
   const row = [at, ...figure.data.map((trace) => Number((valuesOf(trace).at(-1) ?? 0).toPrecision(5)))];
   table.rows = [row, ...table.rows.filter(([x]) => x !== at)];

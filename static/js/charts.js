@@ -1,5 +1,5 @@
 // Charts: figures come from the server as Plotly JSON; the library loads after first paint and only when a chart is
-// near the screen. Live points are appended in place; one hover line runs across charts of the same time axis.
+// near the viewport. Live points are appended in place; charts of the same time axis share one hover line.
 //
 //   <figure class="chart" data-chart="/charts/utilisation.json?span=3600" data-axis="time"> ... </figure>
 
@@ -13,7 +13,7 @@ import { markProjects } from "./hover.js";
 import { feed } from "./live.js";
 import { isLeavingPage } from "./regions.js";
 
-// Nothing of a chart may leave the machine, and what Plotly would put on top of a chart is ours (chart-tools.js): its
+// No chart data may leave the machine, and the buttons over a chart are our own (chart-tools.js): Plotly's
 // defaults bring a mode bar with a button that uploads the chart to its maker's servers, a logo that links there and
 // boxes at the ends of the axes.
 const CONFIG = {
@@ -37,7 +37,7 @@ function plotly() {
   return library;
 }
 
-// Plotly shows times as they are written: they are written in the reader's zone
+// Plotly shows times as given, so they are converted to the reader's time zone.
 function local(time) {
   const at = new Date(time);
   return new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, -1);
@@ -141,7 +141,7 @@ export class Chart {
     if (change["xaxis.range[0]"] !== undefined) this.zoom = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
   }
 
-  // lines and labels of a project take part in the hovering of projects; a shortened label has its whole text on hover
+  // Lines and labels are dimmed with their project; a shortened label shows its full text on hover.
   #tag() {
     for (const node of $$(".scatterlayer .trace", this.plot)) {
       const key = node.__data__?.[0]?.trace?.meta?.key ?? "";
@@ -183,7 +183,7 @@ export class Chart {
   // a job's own curves: progress by step, utilisation by time
   #report(job) {
     const { step, loss, accuracy } = job?.status.progress ?? {};
-    // drawn before there was anything: what was reported meanwhile is the server's
+    // The chart was empty when it was drawn: fetch what was reported since.
     if (step !== undefined && this.figure && !this.figure.data.some((trace) => trace.x.length)) { this.load(); return; }
     if (this.root.dataset.axis === "time") this.append(new Date(now()).toISOString(), { gpu_utilization: job?.status.gpu_utilization });
     else if (step !== undefined) this.append(step, { loss, accuracy });
@@ -197,7 +197,7 @@ export class Chart {
     const [start] = xaxis.range;
     for (const trace of this.figure.data) {
       if (!trace.meta?.key) continue;
-      // keep one point before the edge, so that steps and lines enter from the side
+      // Keep one point before the visible range, so that lines start at its edge.
       while (trace.x.length > 2 && trace.x[1] < start) { trace.x.shift(); trace.y.shift(); trace.customdata?.shift(); }
     }
   }
@@ -215,7 +215,7 @@ export class Chart {
     }, APPEND_EVERY);
   }
 
-  // the sentence and the table say what is drawn; an open table keeps its place
+  // Update the sentence and the table; an open table keeps its scroll position.
   #say(summary) {
     if (summary !== null) {
       const shown = $(".chart-summary", this.root);
@@ -239,7 +239,7 @@ const cellText = (value, places) => {
   return /^\d{4}-\d\d-\d\dT/.test(value) ? absolute(value) : String(value);
 };
 
-// as many decimals as the column's most exact number has, so that its points stand below each other
+// As many decimals as the column's most precise number, so that decimal points align.
 const placesOf = (rows, column) => Math.min(4, Math.max(0, ...rows.map((row) => (typeof row[column] === "number" ? String(row[column]).split(".")[1]?.length ?? 0 : 0))));
 
 function twinTable(table) {

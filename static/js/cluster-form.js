@@ -13,7 +13,7 @@ function suggest(text) {
   context.placeholder = current;
 }
 
-// As kubectl writes it, or as JSON. What this misses is a suggestion less: the server reads it properly.
+// Parses what kubectl writes, or JSON. Contexts that it misses are only not suggested: the server parses the file fully.
 function contextsOf(text) {
   try {
     const config = JSON.parse(text);

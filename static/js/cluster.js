@@ -1,4 +1,4 @@
-// While a cluster is being looked at its page asks every second what was found.
+// While a cluster is being checked, its page polls the result every second.
 
 import { $, fetchPage } from "./dom.js";
 import { localise } from "./format.js";

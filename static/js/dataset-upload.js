@@ -1,5 +1,5 @@
 // A version of a dataset made of files that the browser reads: the same requests as of `yard dataset sync`. Files are
-// read piece by piece, and what the server has is not sent, so that an upload which broke off goes on.
+// read in pieces, and contents that the server has are not sent, so an interrupted upload continues.
 
 import { $, setText, say } from "./dom.js";
 import { pathBelow } from "./folder.js";
@@ -55,7 +55,7 @@ function lock(isBusy) {
 
 const sentence = (error) => (error instanceof Refused || error instanceof Unreadable ? error.message : say("upload_broken"));
 
-/** A file that cannot be read, or changes while it is. */
+/** A file that cannot be read, or that changes while it is read. */
 class Unreadable extends Error {
   constructor(file) {
     super(say("upload_unreadable", { path: file.webkitRelativePath || file.name }));
@@ -70,7 +70,7 @@ async function upload(files, signal) {
   const before = state.latest ? await manifestOf(state.latest_id, options) : new Map();
   for (const batch of batches([...entries.values()])) await sendBatch(batch, options);
   for (const [path, entry] of entries) {
-    // A browser shows no modes: a file that is as it was keeps its own.
+    // Browsers do not expose file modes: an unchanged file keeps its mode.
     const old = before.get(path);
     if (old && old.kind !== LINK && hex(old.digest) === hex(entry.digest)) entry.kind = old.kind;
   }

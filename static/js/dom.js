@@ -1,4 +1,4 @@
-// The few DOM helpers that everything uses. Text goes in as text, never as markup.
+// DOM helpers. Text is inserted as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -34,7 +34,7 @@ export function say(key, slots = {}) {
 }
 let words = null;
 
-/** Let an element glow because its value changed. */
+/** Highlight an element whose value changed. */
 export function glow(node) {
   node.classList.remove("glow");
   void node.getBoundingClientRect(); // restarts the animation
@@ -72,7 +72,7 @@ export function followedLink(event, selector) {
   return event.ctrlKey || event.metaKey || event.shiftKey ? null : event.target.closest(selector);
 }
 
-/** Show a short message in the corner; it leaves by itself. */
+/** Show a short message in the corner; it disappears by itself. */
 export function toast(text, kind = "info") {
   const node = h("div", { class: `message ${kind}`, role: "status" }, h("span", {}, text));
   $("#toasts")?.append(node);

@@ -23,10 +23,10 @@ class HeatMap {
     this.at = null;
   }
 
-  /** Bring the card up to date with a new drawing. */
+  /** Update the card after the map was redrawn. */
   redrawn() { if (this.at !== null) this.#show(this.at); }
 
-  // read anew each time: the drawing is replaced when nodes come and go
+  // Queried on every use, because the SVG is replaced when nodes are added or removed.
   get grid() {
     const svg = $("svg", this.root), { columns, pitchX, pitchY, nodes } = svg.dataset;
     const [, , width] = svg.getAttribute("viewBox").split(" ").map(Number);
@@ -90,7 +90,7 @@ class HeatMap {
   }
 }
 
-// a cluster that grows, or whose nodes come late, becomes a map while its page is open
+// The map may appear while the page is open: the first node may be reported later.
 let map = null;
 function find() {
   const root = $(".heat-map");

@@ -1,10 +1,10 @@
-// Hovering one project dims the others everywhere: whatever has data-project is either of the hovered one or dimmed.
+// Hovering a project dims every element whose data-project is another one.
 
 import { $$ } from "./dom.js";
 
 let current = null;
 
-/** Let everything of other projects recede; null: nothing is hovered any more. */
+/** Dim the elements of other projects; null ends it. */
 export function hoverProject(project) {
   if (project === current) return;
   current = project;
@@ -12,7 +12,7 @@ export function hoverProject(project) {
   markProjects();
 }
 
-/** Bring elements that were drawn since into line. */
+/** Apply the dimming to elements added since. */
 export function markProjects(root = document) {
   for (const node of $$("[data-project]", root)) node.classList.toggle("is-hovered", current !== null && node.dataset.project === current);
 }

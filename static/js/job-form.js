@@ -1,4 +1,4 @@
-// The submit form answers while it is filled in: refusals at their fields, the same from a shell, what to expect.
+// Live checks of the submit form: errors at their fields, the equivalent command, and the expected start.
 
 import { $, $$, csrfToken, setText } from "./dom.js";
 

@@ -16,7 +16,7 @@ export function keys(openPalette) {
     armed = event.key === "g" ? Date.now() : 0;
     if (event.key === "/") focusFilter(event, openPalette);
     if (event.key === "?") explain();
-    // with nothing in hand, the arrows take the page's rows; what scrolls by itself keeps them
+    // Without a focused element the arrow keys move between rows, except in scrollable elements.
     if (!event.defaultPrevented && (event.target === document.body || event.target.id === "page") && enterRows(event.key)) event.preventDefault();
   });
 }

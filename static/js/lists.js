@@ -1,4 +1,4 @@
-// Lists: filters, heads and pages act in place and stay in the address; selected rows are counted.
+// Lists: filters, sort headers and pages update in place and are kept in the URL; selected rows are counted.
 
 import { $, $$, followedLink, say, setText } from "./dom.js";
 import { redraw } from "./regions.js";

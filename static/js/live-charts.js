@@ -1,4 +1,4 @@
-// The charts of the overview: each time the page is drawn again it brings the newest point, which is appended.
+// Charts of the overview: every update of the page carries the newest point, which is appended.
 
 import { charts } from "./charts.js";
 import { $, $$ } from "./dom.js";

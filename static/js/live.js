@@ -8,7 +8,7 @@ import { absolute, clock, learnClock } from "./format.js";
 
 const FIRST_WAIT = 500, LONGEST_WAIT = 30000; // milliseconds
 const QUIET = 12000; // without a word for this long, ask; without an answer, say so
-const HIDDEN = 60000; // a tab that nobody looks at costs the server nothing after a minute
+const HIDDEN = 60000; // a hidden tab disconnects after a minute
 
 export class Feed {
   constructor(path = "/ws/live") {
@@ -24,7 +24,7 @@ export class Feed {
     setInterval(() => this.#watch(), 1000);
   }
 
-  /** Connect, so that the page shows whether it is in touch, also when it follows nothing. */
+  /** Connect even without topics, so that the page shows whether the server is reachable. */
   open() { this.#connect(); }
 
   /** Follow a topic. `subscriber` = {state(state), change(state, frame), error(frame)}, each optional. */

@@ -15,7 +15,7 @@ export class LogBook {
   get longest() { return Math.max(0, ...this.sections.map((section) => section.last)); }
   get newest() { return this.sections.at(-1); }
 
-  /** Put a section in its place. */
+  /** Replace a section. */
   add(section) { this.sections = [...this.sections, section].sort((a, b) => a.attempt - b.attempt); }
 
   section(attempt) { return this.sections.find((section) => section.attempt === attempt); }

@@ -1,4 +1,4 @@
-// How many rows more than one the lines of a log take: few lines of very many do.
+// The extra rows of wrapped log lines; most lines have none.
 
 import { firstThat } from "./bisect.js";
 
@@ -9,7 +9,7 @@ export class Extras {
     this.places = null; // built when it is needed: the lines that take more, ascending, and the sums up to each
   }
 
-  /** Say how many rows more line n takes. Returns whether that is new. */
+  /** Set the number of extra rows of line n. Returns whether it changed. */
   set(n, count) {
     const known = this.counts.get(n) ?? 0;
     if (known === count) return false;

@@ -1,5 +1,5 @@
 // The lines of one pod's log that this page knows, and where to find the others. The store pages by byte offset and
-// numbers lines; between known (line, offset) pairs the place of a line is guessed and the guess is narrowed.
+// numbers lines; the offset of an unknown line is interpolated between known (line, offset) pairs and then refined.
 
 import { firstThat } from "./bisect.js";
 import { Extras } from "./logextras.js";
@@ -33,7 +33,7 @@ export class LogLines {
   /** The first row of a line; rows count from 0. */
   rowOf(n) { return n - 1 + this.extras.before(n); }
 
-  /** What stands at a row: {key, n, start, height} of a line, with `note` of a note after line n. */
+  /** The item at a row: {key, n, start, height} of a line, with `note` if it is a note after line n. */
   at(row) {
     // The last line that begins at this row or before it.
     const n = firstThat(1, this.last + 1, (line) => this.rowOf(line) > row) - 1;
@@ -48,27 +48,27 @@ export class LogLines {
     return line;
   }
 
-  /** Say how many rows the line or note `key` after line n, or of line n, takes. */
+  /** Set the number of rows of line n, or of the note `key` after line n. */
   setHeight(key, n, height) {
     if (height > 1) this.heights.set(key, height);
     else this.heights.delete(key);
     this.#count(n);
   }
 
-  /** Take every line and note for one row again. */
+  /** Reset the height of every line and note to one row. */
   forgetHeights() {
     const wide = [...this.extras.counts.keys()];
     this.heights.clear();
     for (const n of wide) this.#count(n);
   }
 
-  /** Take what happened: {after, id, kind, time, message}, in order. */
+  /** Set the events of the job: {after, id, kind, time, message}, in order. */
   setEvents(events) {
     for (const { after } of events) this.#reach(after);
     this.notes.setEvents(events);
   }
 
-  /** Believe that the log has this many lines in this many bytes, without reading it. */
+  /** Set the size of the log in lines and bytes without reading it. */
   span(lines, size) {
     if (!lines || size <= this.end) return;
     this.#reach(lines);
@@ -93,7 +93,7 @@ export class LogLines {
     this.#take(await this.fetchPage({ tail: PAGE }));
   }
 
-  /** Take lines from the live feed. Returns true when they leave a hole behind the last known line. */
+  /** Add lines from the live feed. Returns true if lines are missing between them and the last known line. */
   add(lines) {
     const before = this.last;
     let lowest = Infinity;
@@ -101,7 +101,7 @@ export class LogLines {
     return lines.length > 0 && lowest > before + 1 && before > 0;
   }
 
-  /** Ask the store what came after the last line it gave us. */
+  /** Fetch the lines after the last fetched one. */
   async refresh() {
     const offset = this.end;
     const page = await this.fetchPage({ offset, limit: PAGE });
@@ -109,7 +109,7 @@ export class LogLines {
     return page.lines.length + page.gaps.length >= PAGE;
   }
 
-  /** Make sure that lines from..to are here, as far as they exist. Returns whether anything new came. */
+  /** Fetch the lines from..to that exist and are not here. Returns whether any was added. */
   async need(from, to) {
     let came = false;
     for (let n = from, tries = 0; tries < GUESSES; tries++) {
@@ -175,7 +175,7 @@ export class LogLines {
     else this.anchors.splice(at, 0, { n, offset });
   }
 
-  // a little before where the line should be: pages read forwards
+  // Start a little before the expected offset, because pages are read forwards.
   #guess(n) {
     let low = this.anchors[0], high = this.anchors.at(-1);
     for (const anchor of this.anchors) {
@@ -187,7 +187,7 @@ export class LogLines {
     return Math.floor(low.offset + share * (high.offset - low.offset));
   }
 
-  // what is far from here can be had again
+  // Lines far from here are dropped; they can be fetched again.
   #forget(near) {
     if (this.lines.size <= KEPT) return;
     for (const n of [...this.lines.keys()]) {
@@ -196,7 +196,7 @@ export class LogLines {
   }
 }
 
-// a damaged record has no time, and in front of a page's first line no number either
+// A damaged record has no time and, before a page's first line, no number.
 function placed({ after, time, message }, before) {
   const at = Date.parse(time);
   return { id: `gap ${at} ${message}`, kind: "gap", after: after || (at ? 0 : before), at, time: at ? time : null, message };

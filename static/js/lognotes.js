@@ -4,7 +4,7 @@
 const same = (one, other) => one.at === other.at && one.message === other.message;
 
 export class LogNotes {
-  /** `changed(n)` is called when the notes after line n are others than before. */
+  /** `changed(n)` is called when the notes after line n change. */
   constructor(changed) {
     this.changed = changed;
     this.gaps = new Map(); // line -> its gaps, in order
@@ -14,7 +14,7 @@ export class LogNotes {
   /** The notes after line n: {id, kind, time, message}. */
   after(n) { return [...(this.gaps.get(n) ?? []), ...(this.events.get(n) ?? [])]; }
 
-  /** Take the gaps of a page, {after, at, time, message}, in the page's order. */
+  /** Add the gaps of a page, {after, at, time, message}, in the page's order. */
   takeGaps(gaps) {
     for (const n of new Set(gaps.map((gap) => gap.after))) this.#merge(n, gaps.filter((gap) => gap.after === n));
   }
@@ -26,7 +26,7 @@ export class LogNotes {
     for (const n of new Set([...known.keys(), ...this.events.keys()])) this.changed(n);
   }
 
-  // a page knows the order of its own; what only another page had goes by its time
+  // A page orders its own gaps; gaps of other pages are ordered by time.
   #merge(n, page) {
     const known = this.gaps.get(n) ?? [];
     const fresh = page.filter((gap, at) => page.findIndex((other) => same(other, gap)) === at);

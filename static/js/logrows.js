@@ -1,5 +1,5 @@
 // The rows of the log viewer that are on screen, as elements. An element stays as long as its line is on screen, so that
-// focus, selection and hovering survive what comes in.
+// focus, selection and hover survive new lines.
 
 import { nodes } from "./ansi.js";
 import { h, say } from "./dom.js";
@@ -32,7 +32,7 @@ export class LogRows {
 
   node(item) { return this.shown.get(item.id).node; }
 
-  /** While text is selected, the range grows by the rows that are selected, which must stay elements. */
+  /** While text is selected, extend the range by the selected rows: their elements must stay. */
   keepSelected({ first, last }, old) {
     const selection = getSelection();
     const isSelecting = selection && !selection.isCollapsed && this.holder.contains(selection.anchorNode);
@@ -54,7 +54,7 @@ function lineRow({ section, n, line }, settings, isTarget) {
   const progress = settings.isRaw || line.partial ? "" : spelled(line.text);
   const classes = ["log-line", line.stream === "stderr" && "is-stderr", isTarget && "is-target"];
   return h("div", { class: classes.filter(Boolean).join(" ") },
-    // not on the way of the tab key: a log has very many
+    // Not in the tab order: a log has very many lines.
     h("a", { class: "n", tabindex: -1, href: address(section.attempt, n, settings.hasAttempts) }, number(n)),
     h("span", { class: "t" }, clock(line.time)),
     h("span", { class: "text" }, ...nodes(progress || line.text, settings.needle)));

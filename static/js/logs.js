@@ -60,7 +60,7 @@ export class LogViewer {
     this.draw();
   }
 
-  // whoever looks at the newest attempt alone moves on with it
+  // If only the newest attempt is shown, follow a new attempt.
   #began(attempt) {
     const select = $("[data-log-attempt]", this.root);
     const wasNewest = Number(select.value) === attempt - 1;
@@ -83,7 +83,7 @@ export class LogViewer {
     set(localStorage.getItem(key) === "on");
   }
 
-  // another width breaks lines elsewhere
+  // Another width wraps lines differently.
   #resized() {
     if (this.width !== this.view.clientWidth) this.#forgetHeights();
     this.width = this.view.clientWidth;
@@ -96,7 +96,7 @@ export class LogViewer {
     this.draw();
   }
 
-  // the feed brings lines at once; this asks the store when the feed is away, and for the end of the log
+  // The feed delivers lines at once; polling covers a disconnected feed and the end of the log.
   #poll() {
     if (document.hidden || !this.source.growing) return;
     if (this.following || this.target || this.scroll.isNearEnd(NEAR_END)) this.source.catchUp();
@@ -120,7 +120,7 @@ export class LogViewer {
     return new Matches(found);
   }
 
-  // matches from the first on; afterwards the log is where it was
+  // Show matches from the first one; after the search restore the scroll position.
   #match(found) {
     if (!this.matches) this.left = this.scroll.top;
     this.matches = found;
@@ -142,7 +142,7 @@ export class LogViewer {
     this.draw();
   }
 
-  // a line that the log has not reached yet is gone to when it does
+  // A requested line that does not exist yet is shown when it is written.
   #reach() {
     const section = this.awaited && this.source.book.section(this.awaited.attempt);
     if (!section || this.matches || section.last < this.awaited.n) return;
@@ -151,7 +151,7 @@ export class LogViewer {
     this.awaited = null;
   }
 
-  // the least step up stops the following, the way down need not be gone to the last pixel
+  // Any scroll up stops following; scrolling down resumes it a little before the last pixel.
   #scrolled() {
     const by = this.scroll.moved();
     if (!by) return;
@@ -189,14 +189,14 @@ export class LogViewer {
     return items;
   }
 
-  // what is read stays in its place when rows come or grow above it
+  // Keep the visible lines in place when rows above them are added or grow.
   #stay(shown) {
     const { anchor } = this.drawn ?? {};
     if (!anchor || this.drawn.shown !== shown || this.drawn.version === shown.version) return;
     this.scroll.top += (shown.startOf(anchor) - anchor.start) * ROW;
   }
 
-  // until the first scroll the line that was asked for: the lines above it may take more rows than was known
+  // Until the first scroll keep the requested line in view: lines above it may be taller than estimated.
   #remember(shown, items) {
     const isReached = ({ note, n, section }) => !note && n === this.reached?.n && section.attempt === this.reached.attempt;
     const anchor = items.find(isReached) ?? items.find((item) => !item.note && item.start * ROW >= this.scroll.top);
@@ -216,7 +216,7 @@ export class LogViewer {
     return items;
   }
 
-  // wrapped lines have the height that the browser gives them; true when one was not known
+  // Measures wrapped lines; true if a height changed.
   #measure(shown, items) {
     const heights = items.map((item) => Math.max(1, Math.round(this.rows.node(item).offsetHeight / ROW)));
     const wrong = items.filter((item, at) => item.height !== heights[at]);

@@ -1,6 +1,6 @@
-// A scroll position in something that is longer than a browser can draw. Chromium rounds where it paints far down an
-// element and ends at 33 million pixels, so the element stays short: near both ends a pixel of it is a pixel of the log,
-// between them the scrollbar tells the share. Wheel, keys and fingers move by true pixels everywhere.
+// A scroll position in content that is taller than browsers support. Chromium rounds positions far down an
+// element and is limited to 33 million pixels, so the element stays short: near both ends one of its pixels is one of the log;
+// between them the scrollbar position is proportional. Wheel, keys and touch always move by real pixels.
 
 const HIGHEST = 4_000_000; // below 2 ** 22 the float32 in which Chromium paints still has quarters of a pixel
 const ENDS = 100_000; // pixels at either end that are the same in both, so that slow movements get to the very end
@@ -15,17 +15,17 @@ export class LogScroll {
   get #last() { return Math.max(0, this.length - this.view.clientHeight); }
   get #lastShown() { return Math.max(0, this.height - this.view.clientHeight); }
 
-  /** Say how long all is now, in pixels. */
+  /** Set the total height in pixels. */
   resize(length) {
     this.length = length;
     const height = Math.min(length, HIGHEST);
     if (height === this.height) return;
     this.height = height;
     this.space.style.blockSize = `${height}px`;
-    this.seen = this.view.scrollTop; // the browser brings it inside, which is nobody's movement
+    this.seen = this.view.scrollTop; // the browser clamps it, which is not a user's movement
   }
 
-  /** Have `top` first from the next settle() on. */
+  /** Scroll to `top` at the next settle(). */
   go(top) {
     this.top = top;
     this.#rest();
@@ -33,7 +33,7 @@ export class LogScroll {
 
   isNearEnd(pixels) { return this.#last - this.top < pixels; }
 
-  /** Take a scroll event; returns by how much somebody moved it. */
+  /** Handle a scroll event; returns the user's movement in pixels. */
   moved() {
     const by = this.view.scrollTop - this.seen;
     if (!by) return 0; // sideways, or our own doing
@@ -45,7 +45,7 @@ export class LogScroll {
     return by;
   }
 
-  /** Put the scrollbar where `top` is, but not under a moving hand unless it is at an end. */
+  /** Move the scrollbar to `top`, but during a user's movement only at either end. */
   settle() {
     this.top = this.#inside(this.top);
     if (this.timer && !this.#isAtEdge()) return;
@@ -54,7 +54,7 @@ export class LogScroll {
     this.seen = this.view.scrollTop;
   }
 
-  /** Where in `space` that is which is `offset` pixels from the start. */
+  /** The position in `space` of a log offset in pixels. */
   place(offset) { return this.seen + offset - this.top; }
 
   #rest() {
@@ -65,7 +65,7 @@ export class LogScroll {
 
   #inside(top) { return Math.min(Math.max(0, top), this.#last); }
 
-  // one pixel of the scrollbar's track is more than this, one notch of a wheel or one page less
+  // One pixel of the scrollbar's track is more than this; a wheel notch or a page is less.
   #leap() { return Math.max(this.view.clientHeight, this.height / (4 * Math.max(1, this.view.clientHeight))); }
 
   #isAtEdge() {

@@ -1,4 +1,4 @@
-// The manifest of a dataset version, as datasets/manifests.py defines it: columns of paths, kinds, sizes and digests.
+// The manifest of a dataset version, as defined by datasets/manifests.py: columns of paths, kinds, sizes and digests.
 // Paths are strings with one character for each byte, so that their order is that of the bytes.
 
 const MAGIC = "trainyard-manifest-1\n";

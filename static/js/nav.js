@@ -1,4 +1,4 @@
-// The numbers beside the navigation follow the feed: asked for again when jobs, projects or nodes moved.
+// The counts in the navigation, fetched again when jobs, projects or nodes change.
 
 import { $$, setText } from "./dom.js";
 import { number } from "./format.js";
@@ -30,7 +30,7 @@ async function ask() {
   }
 }
 
-/** Follow the feed for the numbers; the page has drawn the first ones. */
+/** Update the counts from the feed; the page renders the first ones. */
 export function navCounts() {
   feed().subscribe("activity", { state: look, change: look });
 }

@@ -1,5 +1,5 @@
-// When a queued job is expected to start, and what would start it: worked out by the server apart from the page, since it
-// takes seconds, and again while the job moves.
+// When a queued job is expected to start, and what would start it: computed by a request of its own, because it
+// takes seconds, and again when the job changes.
 
 import { $, fetchPage } from "./dom.js";
 import { localise } from "./format.js";
@@ -16,7 +16,7 @@ async function update() {
     try {
       fresh = await fetchPage(shown.dataset.outlook);
     } catch {
-      // out of touch, which the live dot says
+      // The connection is lost; the status dot shows that.
     }
   }
   earliest = began + Math.max(EVERY, SLOWER * (Date.now() - began));
@@ -30,7 +30,7 @@ function soon() {
   if (timer === null && $("#job-outlook")) timer = setTimeout(update, Math.max(0, earliest - Date.now()));
 }
 
-// What is below stays in its place when the job starts and this panel has less to say.
+// Keeps the height of the panel, so that the content below does not move when the job starts.
 function keepRoom(panel) {
   tallest = Math.max(tallest, Math.ceil(panel.getBoundingClientRect().height));
   panel.parentElement.style.gridTemplateRows = `minmax(${tallest}px, auto)`;

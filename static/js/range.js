@@ -1,4 +1,4 @@
-// The times of the analytics form in the reader's zone, as everything else; without scripts they are UTC and say so.
+// Shows the times of the analytics form in the reader's time zone; without scripts they are UTC, and labelled so.
 
 import { $, $$ } from "./dom.js";
 
@@ -12,7 +12,7 @@ for (const field of fields) {
 }
 $("#range-zone").hidden = true;
 
-// what is sent is UTC again
+// Convert back to UTC on submit.
 $("#range").addEventListener("formdata", (event) => {
   for (const field of fields) if (field.value) event.formData.set(field.name, new Date(field.value).toISOString().slice(0, 16));
 });

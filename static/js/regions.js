@@ -1,5 +1,5 @@
-// Live regions: parts of a page that the server draws again when their topic moves, at most once a second, and that
-// are brought up to date node by node, so that scroll, selection, focus and open rows stay.
+// Live regions: parts of a page that the server renders again when their topic changes, at most once a second. They
+// are updated node by node, which keeps scroll position, selection, focus and open rows.
 //
 //   <section id="job-list" data-live="activity" data-live-only="jobs queue">
 //   <div id="stop-cost" data-live="job:ID activity">
@@ -13,12 +13,12 @@ const EVERY = 1000; // milliseconds between two fetches
 const SLOWER = 5; // times as long as the last fetch took, at least: a slow server is asked less often
 const AFTER_FAILURE = 5000; // milliseconds
 
-// a page that is on its way elsewhere must not be called back
+// A navigation in progress must not be cancelled.
 let isLeaving = false;
 addEventListener("beforeunload", () => { isLeaving = true; });
 addEventListener("pageshow", () => { isLeaving = false; });
 
-/** Whether the page is on its way elsewhere: what it is about may be gone already, so that nothing more is asked of it. */
+/** Whether a navigation is in progress. Nothing more is requested then: the page's object may be deleted already. */
 export function isLeavingPage() { return isLeaving; }
 
 const followed = new Set();
@@ -36,10 +36,10 @@ export function regions() {
   }
 }
 
-/** Have all live regions drawn again soon: something has moved that no topic of theirs says. */
+/** Schedule an update of all live regions, after a change that their topics do not report. */
 export function refreshRegions() { for (const region of followed) region.soon(); }
 
-// data-live names one topic or several, with spaces between
+// data-live: one or more topics, separated by spaces.
 function follow(elements) {
   const pairs = elements.flatMap((element) => element.dataset.live.split(" ").map((topic) => [topic, element]));
   const leaves = [...Map.groupBy(pairs, ([topic]) => topic)].map(([topic, found]) => {
@@ -61,7 +61,7 @@ class Region {
     this.wanted = -1; // the last event that concerns these regions
   }
 
-  // something may have happened between the drawing of the page and this state, or while the feed was away
+  // Changes may have occurred between the rendering of the page and this state, or while the feed was disconnected.
   state(state) {
     this.wanted = Math.max(this.wanted, ...Object.values(state.moved ?? {}).map((part) => part.seq));
     if (this.seq < 0 || this.wanted > this.seq) this.soon();
@@ -78,7 +78,7 @@ class Region {
     if (!this.only || moved.some((collection) => this.only.includes(collection))) this.soon();
   }
 
-  // what the page is about is gone: the server says so better
+  // The page's object was deleted: reload, so that the server's page explains it.
   error(frame) {
     if (frame.code === "gone") setTimeout(() => { if (!isLeaving) location.reload(); }, EVERY);
   }
@@ -106,8 +106,8 @@ class Region {
   }
 }
 
-// What waits for something that no topic says, <section id="files" data-again="2">, is drawn again after so many seconds
-// for as long as it says so.
+// A region that waits for something that no topic reports, <section id="files" data-again="2">, is updated after that many
+// seconds while it has the attribute.
 function again(element) {
   if (element.dataset.again === undefined) return;
   setTimeout(async () => {
@@ -116,7 +116,7 @@ function again(element) {
   }, 1000 * Number(element.dataset.again));
 }
 
-/** Draw parts of the page again, by their ids, as the server draws the page's address now; returns that page. It
+/** Update parts of the page, by their ids, from a new request of the page's address; returns that page. It
     holds event `least` at the least, which lets the server draw once for many readers. An answer for an address that the page
     has left meanwhile is dropped, and null returned. */
 export async function redraw(ids, least = -1) {
@@ -128,7 +128,7 @@ export async function redraw(ids, least = -1) {
     const old = document.getElementById(id), next = fresh.getElementById(id);
     if (old && next) { morph(old, next); localise(old); }
   }
-  // moving a row takes the focus out of it
+  // Moving a row in the DOM removes the focus from it.
   if (held?.isConnected && held !== document.activeElement) held.focus({ preventScroll: true });
   markProjects();
   document.dispatchEvent(new Event("regions"));
@@ -145,7 +145,7 @@ export function morph(old, next) {
   if (old.dataset?.since) { showSince(old); return; }
   const kept = new Set([...next.children].map((child) => child.dataset?.key));
   const keyed = new Map([...old.children].filter((child) => child.dataset?.key).map((child) => [child.dataset.key, child]));
-  // what goes goes first, so that what stays need not move: a moved row loses its focus
+  // Remove rows first, so that the remaining ones need not move: a moved row loses its focus.
   for (const [key, child] of keyed) if (!kept.has(key)) leave(child);
   let cursor = old.firstChild;
   for (const wanted of [...next.childNodes]) {
@@ -163,7 +163,7 @@ export function morph(old, next) {
   while (cursor) { const gone = cursor; cursor = cursor.nextSibling; gone.remove(); }
 }
 
-// the focus of a row that goes passes to its neighbour
+// The focus of a removed row passes to its neighbour.
 function leave(row) {
   const neighbour = row.nextElementSibling ?? row.previousElementSibling;
   if (row.contains(document.activeElement) && neighbour?.dataset.key) { neighbour.tabIndex = 0; neighbour.focus({ preventScroll: true }); }
@@ -177,7 +177,7 @@ function one(old, wanted) {
   if (old.nodeValue === wanted.nodeValue) return;
   const isText = old.nodeValue.trim() !== wanted.nodeValue.trim();
   old.nodeValue = wanted.nodeValue;
-  // measurements move all the time: no glow
+  // Measurements change continuously: no highlight.
   if (isText && old.parentElement && !old.parentElement.closest("svg, [data-quiet]")) glow(old.parentElement);
 }
 
@@ -190,7 +190,7 @@ function attributes(old, next) {
   if ((old.getAttribute("class") ?? "") !== value) old.setAttribute("class", value);
 }
 
-// what scripts of this page put there
+// Content that scripts of this page inserted.
 const OWN = new Set(["tabindex", "style", "open"]);
 const OWN_CLASSES = ["is-hovered", "glow"];
 

@@ -1,4 +1,4 @@
-// Requests to the REST API that outlive a connection which breaks: what a server cannot answer now is sent again.
+// Requests to the REST API that are repeated after a broken connection or a temporary refusal.
 
 import { csrfToken } from "./dom.js";
 
@@ -6,7 +6,7 @@ const TRIES = 8, LONGEST_PAUSE_SECONDS = 30;
 // Codes that stay until an operator corrects a setting (FINAL of controlplane/http_client.py).
 const FINAL = ["not_trusted", "no_bucket", "not_writable", "not_mounted"];
 
-/** An answer that refuses: `code` and `message` are the problem's. */
+/** A refused request: `code` and `message` of the problem document. */
 export class Refused extends Error {
   constructor(status, problem) {
     super((problem.errors ?? []).map((error) => error.detail).join(" ") || problem.detail || problem.title || String(status));
@@ -26,13 +26,13 @@ export async function send(method, path, { body, type = "application/octet-strea
       const response = await fetch(`/api/v1/${path}`, { method, body, headers, signal });
       if (response.ok) return response;
       const problem = await response.json().catch(() => ({}));
-      // A lake that removes old content is busy for minutes at most.
+      // Removing old content keeps a lake busy for minutes at most.
       const passes = [429, 502, 503, 504].includes(response.status) || problem.code === "in_use";
       if (attempt === TRIES || !passes || FINAL.includes(problem.code)) throw new Refused(response.status, problem);
       reason = problem.detail ?? "";
       pause = Math.min(Number(response.headers.get("Retry-After")) || pause, LONGEST_PAUSE_SECONDS);
     } catch (error) {
-      // A file of the body that cannot be read any more fails as the network does.
+      // fetch() reports a body file that has become unreadable like a network error.
       if (error instanceof Refused || signal?.aborted || attempt === TRIES) throw error;
     }
     waits(pause, reason);

@@ -1,5 +1,5 @@
-// SHA-256 of files of any size: by the browser's own code where the page may use it, else by the code below, which
-// also reads in pieces what is too large for memory.
+// SHA-256 of files of any size: by Web Crypto in secure contexts, else by the code below, which
+// also hashes in pieces what is too large for memory.
 
 const SLICE_BYTES = 4 << 20;
 const AT_ONCE_BYTES = 32 << 20;

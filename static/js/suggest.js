@@ -1,4 +1,4 @@
-// Names are suggested while one types: <input list="names" data-suggest="/address.json">. The browser shows the list.
+// Name suggestions while typing: <input list="names" data-suggest="/address.json">. The browser shows the list.
 
 import { $$, h } from "./dom.js";
 

@@ -6,7 +6,7 @@ import { $$ } from "./dom.js";
 const ROWS = "tbody > tr[data-key]";
 const STEPS = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 };
 
-/** Take up the rows of a page that has one table of them: at the row that was focused last, else the first. */
+/** Focus a row of the page's only table: the last focused one, else the first. */
 export function enterRows(key) {
   const shown = $$("table[data-rows]").filter((table) => table.checkVisibility() && $$(ROWS, table).length);
   if (!(key in STEPS) || shown.length !== 1) return false;

@@ -50,7 +50,7 @@ async function open() {
   session.start();
 }
 
-// Tab belongs to the shell, so another key has to move the focus on
+// Tab goes to the shell, so another key must move the focus out.
 function leave(event) {
   if (event.key !== "F6" || !event.shiftKey) return true;
   if (event.type === "keydown") $("[data-copy=bash-command]").focus();

@@ -1,4 +1,4 @@
-// Runs before the first paint, so that a dark page never flashes white. Classic script: no module waits.
+// Runs before the first paint, so that a dark page does not flash white. A classic script, because modules are deferred.
 (function () {
   var root = document.documentElement;
   var system = window.matchMedia("(prefers-color-scheme: dark)");

@@ -1,4 +1,4 @@
-// How far an upload is: a bar with its figures, and a shorter sentence for screen readers at longer intervals.
+// Progress of an upload: a bar with figures, and a shorter sentence for screen readers at longer intervals.
 
 import { $, say, setText } from "./dom.js";
 import { duration, number, size } from "./format.js";
@@ -32,7 +32,7 @@ export class Progress {
     this.#show();
   }
 
-  /** Of a large file, this much has arrived. */
+  /** Set the number of bytes of a large file that the server has received. */
   part(bytes) {
     this.#part = bytes;
     this.#show();

@@ -169,7 +169,7 @@ def test_a_queue_of_somebody_else_is_left_as_it_is(
     project = ProjectReport("a", 1000, None, 1000, department="there")
     for _ in range(2):
         monkeypatch.setattr(tenancy_sync, "CHECK_SECONDS", 0)
-        with pytest.raises(EngineRefused, match=f"The Queue {name} exists and is not ours") as refusal:
+        with pytest.raises(EngineRefused, match=f"The Queue {name} exists and is not Trainyard's") as refusal:
             engine.sync_projects((project,), (there,))
         assert refusal.value.code == base.NAME_TAKEN
         assert queues(kube, engine) == (set() if taken == "" else {""})  # nothing below it either
@@ -186,7 +186,7 @@ def test_a_job_never_enters_a_queue_of_somebody_else(kube: KubeCluster, engine: 
     kube.must("POST", names.list_path("Queue"), body)
     job = f"taken-{secrets.token_hex(3)}"
     spec = PodSpec(f"{job}-1-0", job, "taken", "a", 1, 0, "", command=("true",))
-    with pytest.raises(EngineRefused, match=f"The Queue {name} exists and is not ours") as refusal:
+    with pytest.raises(EngineRefused, match=f"The Queue {name} exists and is not Trainyard's") as refusal:
         engine.start(spec)
     assert refusal.value.code == base.NAME_TAKEN
     assert engine.find(spec.name, "a") is None

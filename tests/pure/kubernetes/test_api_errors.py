@@ -159,7 +159,7 @@ def refusal(status: int, message: str, reason: str = "Forbidden", **details: Any
             refusal(404, 'pods "p" not found', "NotFound", name="p", kind="pods"),
             base.ADMISSION_REFUSED,
             False,
-            "no such thing",
+            "no such object",
         ),
         (
             refusal(404, "the server could not find the requested resource", "NotFound"),

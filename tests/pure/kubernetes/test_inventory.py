@@ -180,7 +180,7 @@ def test_under_kai_any_share_goes_and_its_reservations_are_not_foreign():
     ("raw", "words"),
     [
         (node(conditions=[{"type": "Ready", "status": "Unknown", "message": "gone quiet"}]), "gone quiet"),
-        (node(conditions=[]), "said nothing yet"),
+        (node(conditions=[]), "not reported yet"),
         (node(taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}]), "team=x:NoSchedule"),
     ],
 )  # fmt: skip

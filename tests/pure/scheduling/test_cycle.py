@@ -208,7 +208,7 @@ def test_reclaimed_room_is_kept_for_its_beneficiary():
     assert not again.preempts
     assert reason_of(again, "c10") == (
         "reserved_for_older_gang",
-        "The free GPUs are kept for job a9, which is first in line.",
+        "The free GPUs are reserved for job a9, which is first in the queue.",
     )
     assert names(decide(gone(apply(greedy, again))).starts) == ["a9"]
 

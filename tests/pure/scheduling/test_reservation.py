@@ -46,7 +46,7 @@ def test_what_ends_in_time_uses_the_gap_and_what_runs_longer_waits():
     assert held.reason == hold_of(plan, "unknown4").reason == RESERVED_FOR_OLDER_GANG
     assert held.details["reserved_for"] == "g1"
     assert 0 <= held.details["reserved_at"] - (NOW + 2 * HOUR) < 600
-    assert "kept for job g1, expected to start by 01 Jan 02:20 UTC" in describe(held.reason, held.details)
+    assert "reserved for job g1, expected to start by 01 Jan 02:20 UTC" in describe(held.reason, held.details)
 
 
 def test_the_gang_gets_its_time_and_place():
