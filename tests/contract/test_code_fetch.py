@@ -95,7 +95,7 @@ def test_a_directory_in_the_place_of_a_file_is_named(tmp_path: Path, server: str
     digest = tree(tmp_path)
     (target / "train.py").mkdir()
     done = run_as_in_a_pod(f"{server}/{digest}", digest, target)
-    assert (done.returncode, "train.py is in the place" in done.stderr) == (code_fetch.NOT_PLACED, True)
+    assert (done.returncode, "train.py is where" in done.stderr) == (code_fetch.NOT_PLACED, True)
 
 
 def test_files_with_another_hash_are_refused(tmp_path: Path, server: str, target: Path):

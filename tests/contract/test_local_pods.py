@@ -352,7 +352,7 @@ def test_a_pod_that_has_ended_has_no_shell(case: EngineCase):
         ),
         ({"work_dir": "/etc/passwd"}, base.WORKING_DIR_MISSING, "/etc/passwd is not usable: Not a directory"),
         ({"env": {"PATH": "/no/such/place"}}, base.COMMAND_NOT_FOUND, "The pod"),
-        ({"env": {"PATH": os.defpath, "A": "x" * 200_000}}, base.COMMAND_NOT_EXECUTABLE, "longer than"),
+        ({"env": {"PATH": os.defpath, "A": "x" * 200_000}}, base.COMMAND_NOT_EXECUTABLE, "exceed the system"),
     ],
 )
 def test_what_cannot_be_started_is_refused_in_words(case: EngineCase, monkeypatch, change, code, words):

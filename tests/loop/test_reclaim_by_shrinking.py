@@ -24,7 +24,7 @@ def test_what_it_is_owed_is_given_by_shrinking_it(plant):
     assert plant.states() == {"el": "running", "owed-0": "running", "owed-1": "running", "owed-2": "running"}
     operations = ScaleOperation.objects.order_by("created_at")
     assert {(one.cause, one.state, one.lost_steps) for one in operations} == {("reclaim", "succeeded", 0)}
-    assert operations[0].message == "Its GPUs are owed to team-b."
+    assert operations[0].message == "Its GPUs are reclaimed for team-b."
     stop_job(Job.objects.get(name="owed-0"), actor=SYSTEM)
     program.settle()
     assert (job.pods_started, plant.allocated()) == (14, {"team-a": 14, "team-b": 2})

@@ -158,7 +158,7 @@ def test_members(cast: Cast, visit: Visit):
     assert "vera is no longer a member." in send("remove", user="vera")
     assert roles() == {"ana": "owner", "ben": "viewer", "chi": "viewer"}
     assert "last owner" in send("remove", user="ana")
-    assert "no member of team-a" in send("remove", user="vera")
+    assert "not a member of team-a" in send("remove", user="vera")
     assert roles()["ana"] == "owner"
 
 
