@@ -126,7 +126,12 @@ def refusal(status: int, message: str, reason: str = "Forbidden", **details: Any
             'account system:serviceaccount:ours:web may not grant rights that it does not have: {APIGroups:[""]',
         ),
         (refusal(401, "Unauthorized", "Unauthorized"), base.CREDENTIALS_REFUSED, True, "credentials"),
-        (refusal(409, 'pods "p" already exists', "AlreadyExists"), base.NAME_TAKEN, False, "is not Trainyard's"),
+        (
+            refusal(409, 'pods "p" already exists', "AlreadyExists"),
+            base.NAME_TAKEN,
+            False,
+            "is not Trainyard's",
+        ),
         (
             refusal(409, "the object has been modified", "Conflict"),
             base.ADMISSION_REFUSED,
