@@ -37,10 +37,17 @@ BROWSER_FILES = {
 }
 
 # The first lines are valid sh and Python, because a #! line allows neither long paths nor spaces. -I and -S:
-# Python reads neither the caller's directory nor .pth files, which halves the start.
+# Python reads neither the caller's directory nor .pth files, which halves the start. Until `main` runs, Ctrl-C ends
+# the process without a word, as it ends a program in C: KeyboardInterrupt would print where the imports are. `_signal`
+# is built in; `signal` would import `enum` first.
 YARD = """#!/bin/sh
 '''exec' "{python}" -IS "$0" "$@"
 ' '''
+import _signal
+
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import sys
 
 sys.path[:0] = [{root!r}]

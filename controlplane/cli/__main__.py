@@ -23,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line (None: that of this process) and return the exit code. Errors of users and servers are
     printed, not raised."""
     try:
+        _interrupt_by_exception()
         code = run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
@@ -91,6 +92,15 @@ def build_parser(command: registry.Command) -> Parser:
     getattr(load(command), f"{command.target.partition(':')[2].rstrip('_')}_arguments")(parser)
     parser.add_common()
     return parser
+
+
+def _interrupt_by_exception() -> None:
+    """Make Ctrl-C raise KeyboardInterrupt, unless the caller ignores it. The script `yard` (tools/install.py) lets it
+    end the process until here."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _call(module: ModuleType, command: registry.Command, args: object) -> int:
