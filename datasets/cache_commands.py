@@ -64,7 +64,7 @@ class FillCache(CommandHandler):
             Cache.objects.filter(pk=cache.pk).update(bytes_moved=report.bytes_moved, sharing=report.sharing)
             return charges(store.manifests())
         except (ContentMissing, ContentDamaged) as error:
-            detail = f"{error} Repair it: yard dataset verify, then sync --full from where the files are."
+            detail = f"{error} yard dataset verify {version} says what is lost and how to store it again."
             raise CommandRefused("content_missing", detail) from error
         except Blocked as blocked:
             is_passing = blocked.code in WAITED_FOR

@@ -25,6 +25,7 @@ from datasets.models import DatasetVersion
 from datasets.previews import media_type
 from datasets.queries.datasets import child_shape, diff_shape, find_version, shown
 from datasets.queries.lake import lake_folder, lake_of, manifest_named
+from datasets.queries.registrations import repair_of
 from datasets.queries.volume_files import BYTES, PIECE_BYTES
 from datasets.storage.base import ContentDamaged, ContentMissing
 
@@ -275,6 +276,7 @@ class VersionVerify(ApiView):
                 "missing": missing,
                 "damaged": damaged,
                 "is_intact": not (missing or damaged),
+                "repair": repair_of(version) if missing or damaged else "",
             }
         )
 

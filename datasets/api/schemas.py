@@ -82,9 +82,10 @@ VERSION_DIFF = record(
     added=listed(STRING), removed=listed(STRING), changed=listed(STRING),
 )  # fmt: skip
 VERIFICATION = record(
-    "The result of checking `files` files. Damaged content was moved away: sync again to store it anew.",
+    "The result of checking `files` files. Damaged content was moved away; `repair` is what stores it again, empty if"
+    " all is intact.",
     files=INTEGER, contents=INTEGER, size_bytes=INTEGER, missing=listed(STRING), damaged=listed(STRING),
-    is_intact=BOOLEAN,
+    is_intact=BOOLEAN, repair=STRING,
 )  # fmt: skip
 REGISTRATION = record(
     "The registration of a directory of the control plane's machine as a version. `reason`: why it failed, or"

@@ -115,8 +115,9 @@ def _require_disk(project: int, folder: Path) -> None:
         return
     raise Blocked(
         "not_mounted",
-        f"The lake's directory {folder} is not there. Mount its disk, or restore it from its backup; if it is"
-        " lost, make the directory and sync the datasets with --full.",
+        # Members read this, and the path of the disk is the operators' own.
+        f"The directory {folder.name} of TRAINYARD_LAKE_DIR is not there. An operator mounts its disk, or restores it"
+        " from its backup; if it is lost, make the directory and sync the datasets with --full.",
     )
 
 

@@ -306,17 +306,19 @@ def verify(args: Namespace, session: Session) -> int:
     version = find_version(session, args.version)
     manifest = decode(fetch(session, f"versions/{version['id']}/manifest"))
     total: Row = {"files": 0, "contents": 0, "size_bytes": 0, "missing": [], "damaged": []}
+    repair = ""
     for start, count in _spans(list(manifest.sizes)):
         found = session.client.post(f"versions/{version['id']}/verify", {}, {"start": start, "count": count})
         for key in total:
             total[key] += found[key]
-    total["is_intact"] = not (total["missing"] or total["damaged"])
+        repair = repair or found["repair"]
+    total |= {"is_intact": not (total["missing"] or total["damaged"]), "repair": repair}
     name = version_name(version)
     said = (
         f"{name}: {formats.counted_files(total['files'])} {'is' if total['files'] == 1 else 'are'} intact"
         if total["is_intact"]
-        else f"{name}: of its contents {len(total['damaged'])} damaged and {len(total['missing'])} missing; sync again"
-        " with --full from where the files are"
+        else f"{name}: of its contents {len(total['damaged'])} damaged and {len(total['missing'])} missing; store them"
+        f" again: {repair}"
     )
     session.output.object(total, said)
     return DONE if total["is_intact"] else FAILED

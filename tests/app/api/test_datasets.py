@@ -268,6 +268,7 @@ def test_damage_is_found_by_verify(api, cast, dataset):
         file.write(b"!")
     found = ben.post(f"versions/{version.pk}/verify").body
     assert (found["is_intact"], found["damaged"]) == (False, [sha256(b"beta").hexdigest()])
+    assert found["repair"] == "yard dataset sync --full from where the files are"
     sent(ben, dataset, {"sub/b.txt": "beta"})
     assert ben.post(f"versions/{version.pk}/verify").body["is_intact"] is True
 

@@ -1,6 +1,7 @@
 """Directories of this machine that become versions: which are allowed, what is shared, and what goes wrong."""
 
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,26 @@ def test_an_allowed_directory_becomes_a_version(api: Any, cast: Cast, dataset: D
     again = register(api, dataset, source)
     work()
     assert state(api, dataset, again.body)["version"] == 2
+
+
+def test_what_is_damaged_is_repaired_by_registering_again(
+    api: Any, cast: Cast, dataset: Dataset, source: Path
+):
+    """The members have no files of their own to sync from."""
+    register(api, dataset, source)
+    work()
+    version = dataset.versions.get()
+    lake = lake_of(cast.project)
+    [located] = lake.locate([sha256(b"alpha").digest()])
+    lake.path_of(located).unlink()
+    found = api("ben").post(f"versions/{version.pk}/verify").body
+    command = f"yard dataset register {dataset.name} {source} -p team-a"
+    assert (found["is_intact"], found["repair"]) == (False, command)
+    register(api, dataset, source)
+    work()
+    found = api("ben").post(f"versions/{version.pk}/verify").body
+    assert (found["is_intact"], found["repair"]) == (True, "")
+    assert dataset.versions.count() == 1
 
 
 def test_only_what_an_admin_allowed_is_read(api: Any, dataset: Dataset, source: Path):
