@@ -222,7 +222,7 @@ def write_and_link(root: Path, count: int, size: int) -> None:
 
 
 def write_one(path: Path, size: int) -> None:
-    """Write `size` bytes to one file."""
+    """Write random bytes to one file: `size` bytes, rounded up to whole blocks of 4 MiB."""
     block = os.urandom(4 << 20)
     with open(path, "wb", buffering=0) as file:
         for _ in range(0, size, len(block)):

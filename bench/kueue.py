@@ -134,7 +134,7 @@ def play(scenario: Scenario) -> Run:
 
 
 class _Play:
-    """The state of one run."""
+    """The running and queued workloads of one run, and its results so far."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._arrivals = submissions(scenario)

@@ -83,7 +83,7 @@ class Outcome:
         return sum((job.finished or 0) - job.submitted - job.seconds for job in self.jobs) / len(self.jobs)
 
     def gang_waits(self, least_gpus: int = 16) -> list[int]:
-        """Return the waits of jobs with at least this many GPUs, ascending."""
+        """Return the waits, in seconds, of jobs with at least this many GPUs, ascending."""
         return sorted(job.wait for job in self.jobs if job.gpus >= least_gpus)
 
     @property

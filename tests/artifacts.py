@@ -1,4 +1,4 @@
-"""Artifacts for tests: jobs whose output is really there, and what was kept of it."""
+"""Artifacts for tests: jobs with real files in their working directories, and artifacts with content in a lake."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 
 def make_artifact(job: Job, name: str, files: dict[str, str], **fields: Any) -> Artifact:
-    """An artifact that is ready and holds these files: paths and texts."""
+    """Return an artifact of a job that is ready and has these files (path -> text), stored in the lake."""
     manifest, lake = manifest_of(files), lake_of(job.project)
     lake.put_pack(memoryview(pack_of(*{text.encode() for text in files.values()})))
     lake.put_manifest(manifest.hash, manifest.encode())
@@ -27,7 +27,7 @@ def make_artifact(job: Job, name: str, files: dict[str, str], **fields: Any) -> 
 
 
 def write_output(job: Job, files: dict[str, str]) -> None:
-    """Write files below the working directory as rank 0 does."""
+    """Write files (path -> text) below the working directory of the job's rank 0."""
     for path, text in files.items():
         place = work_directory(settings.STATE_DIR, str(job.pk), 0) / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def write_output(job: Job, files: dict[str, str]) -> None:
 
 
 def keep_output() -> None:
-    """Keep what ended jobs are to keep, as the loop and a worker do."""
+    """Store the artifacts of ended jobs, as the loop and a worker do; wait until that is done."""
     keep_artifacts()
     about = Command.objects.unfinished().filter(subject_kind=ARTIFACT)
 

@@ -1,4 +1,4 @@
-"""Rows for tests, one function a noun, plain and quick."""
+"""Functions that create rows for tests, one for each kind."""
 
 from typing import Any
 
@@ -11,13 +11,14 @@ from jobs.models import Job
 
 
 def make_counters() -> None:
-    """What the flush after an earlier test with transactions of its own took along."""
+    """Create the counters, which the flush after a transactional test deletes."""
     for name in ("event", "submission"):
         Counter.objects.get_or_create(name=name)
 
 
 def make_cluster(name: str = "memory", engine: str = "memory", nodes: int = 2, gpus: int = 8) -> Cluster:
-    """A cluster with `nodes` nodes dgx1-1, dgx1-2, ... of `gpus` 32 GB devices, as rows and as engine settings."""
+    """Return the cluster of this name, created on first use, with `nodes` nodes dgx1-1, dgx1-2, ... of `gpus`
+    devices with 32 GiB each, as rows and as engine settings."""
     names = [f"dgx1-{number}" for number in range(1, nodes + 1)]
     settings = {"nodes": {node: {"devices": gpus, "memory_mib": 32768, "pool": "default"} for node in names}}
     cluster, is_new = Cluster.objects.get_or_create(
@@ -31,7 +32,7 @@ def make_cluster(name: str = "memory", engine: str = "memory", nodes: int = 2, g
 
 
 def make_node(cluster: Cluster, name: str, gpus: int = 8, pool: NodePool | None = None) -> Node:
-    """A ready node with 80 CPUs, 512 GiB and `gpus` devices, of which a memory engine reports the same."""
+    """Create a ready node with 80 CPUs, 512 GiB and `gpus` devices, the same that a memory engine would report."""
     node = Node.objects.create(cluster=cluster, name=name, pool=pool, milli_cpus=80_000, memory_mib=524_288)
     [report] = simulated_nodes({name: {"devices": gpus, "memory_mib": 32768}})
     Device.objects.bulk_create(
@@ -42,7 +43,7 @@ def make_node(cluster: Cluster, name: str, gpus: int = 8, pool: NodePool | None 
 
 
 def make_project(name: str = "team-a", quota: float = 4, **fields: Any) -> Project:
-    """A project with a quota in GPUs on the cluster of make_cluster()."""
+    """Create a project with a quota in GPUs, on the cluster of make_cluster() unless `fields` gives another."""
     return Project.objects.create(
         name=name,
         cluster=fields.pop("cluster", None) or make_cluster(),
@@ -53,13 +54,14 @@ def make_project(name: str = "team-a", quota: float = 4, **fields: Any) -> Proje
 
 
 def make_user(name: str = "ana", *, is_admin: bool = False) -> User:
-    """The user of that name, made on first use."""
+    """Return the user of that name, created on first use."""
     return User.objects.filter(username=name).first() or create_user(
         name, None, actor=SYSTEM, is_admin=is_admin
     )
 
 
 def make_job(project: Project, name: str = "job", user: User | None = None, **body: Any) -> Job:
-    """A submitted job that runs until it is stopped, one GPU unless told otherwise."""
+    """Submit a job that runs until it is stopped, with one GPU unless `body`, fields of the request, says
+    otherwise."""
     spec = {"name": name, "kind": "train", "command": ["sleep", "infinity"], "gpus": 1} | body
     return submit_job(project, spec, actor=Actor(user=user or make_user()))

@@ -1,7 +1,6 @@
-"""The fixed cast of every access test: ana owns team-a, ben is a member, vera only looks, chi must be refused.
+"""The users of every access test: in team-a ana is owner, ben member and vera viewer; chi is a stranger to it.
 
-root is the site's admin and belongs to no project. The department research is empty.
-"""
+root is the site's admin and in no project. The department research is empty."""
 
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ PASSWORD = "correct horse battery"
 
 @dataclass(frozen=True)
 class Cast:
-    """The people and team-a, the project they meet in. chi has a project of his own, team-b."""
+    """The users, the project team-a, and chi's project team-b (`other`)."""
 
     root: User
     ana: User
@@ -26,12 +25,11 @@ class Cast:
     other: Project
 
     def actor(self, name: str) -> Actor:
-        """The actor for one of the people, by name."""
+        """Return the actor for a user of the cast by name."""
         return Actor(user=getattr(self, name))
 
 
 def make_cast() -> Cast:
-    """Create the people, their projects and roles."""
     people = {name: create_user(name, PASSWORD, actor=SYSTEM) for name in ("ana", "ben", "vera", "chi")}
     root = create_user("root", PASSWORD, actor=SYSTEM, is_admin=True)
     project, other = make_project("team-a"), make_project("team-b")

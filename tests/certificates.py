@@ -1,4 +1,4 @@
-"""Certificates of servers on loopback, made for one run of the tests."""
+"""TLS certificates of servers on loopback, made for one test run."""
 
 import datetime
 import ipaddress
@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 
 
 def make_certificate(directory: Path) -> Path:
-    """Write a certificate for 127.0.0.1 with its key; it is its own authority."""
+    """Write a self-signed certificate for 127.0.0.1 with its key into one PEM file; return its path."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "storage of the tests")])
     now = datetime.datetime.now(datetime.UTC)
@@ -30,7 +30,7 @@ def make_certificate(directory: Path) -> Path:
 
 
 def server_context(certificate: Path) -> ssl.SSLContext:
-    """Return what a server needs to present the certificate."""
+    """Return a TLS context with which a server presents the certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     return context

@@ -1,4 +1,4 @@
-"""Serves code trees as the control plane does to pods, for engines without a database."""
+"""A server of code trees for pods, as the control plane is one, for engines without a database."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ TOKEN = "the-token-of-the-attempt"
 
 
 def keep(root: Path, project_id: int, files: Files, *more: Entry) -> str:
-    """Put a tree into a code store; return its hash."""
+    """Store a tree with these files and further entries in the code store below `root`; return its digest."""
     store = ProjectCode(root, project_id)
     digest = store.begin(checked([*entries_of(files), *more], 1 << 20))
     for content in files.values():
@@ -26,7 +26,8 @@ def keep(root: Path, project_id: int, files: Files, *more: Entry) -> str:
 
 @contextmanager
 def code_server(store: ProjectCode, address: str = "127.0.0.1") -> Iterator[str]:
-    """Yield the URL below which `/<hash>` is the archive of a tree; 404 without the token or the tree."""
+    """Context manager that yields the base URL; `/<digest>` is a tree's archive. Answers 404 for a wrong token or
+    an unknown tree."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Code trees for tests: entries, archives, and trees that a project has."""
+"""Code trees for tests: entries, archives, and stored trees of a project."""
 
 import hashlib
 import io
@@ -24,17 +24,17 @@ def entries_of(files: Files) -> list[Entry]:
 
 
 def listed(files: Files) -> list[dict[str, Any]]:
-    """The files as a request lists them."""
+    """Return the files as an upload request lists them."""
     return [{"path": path, "size": len(content), "hash": sha256(content)} for path, content in files.items()]
 
 
 def archive(*contents: bytes) -> bytes:
-    """What the files are uploaded in."""
+    """Return a tar in which files are uploaded: each member is named by its hash."""
     return tar({sha256(content): content for content in contents})
 
 
 def tar(members: Mapping[str, bytes | tarfile.TarInfo]) -> bytes:
-    """A tar of files, or of whatever a member's header says."""
+    """Return a tar of these members: a name -> its bytes, or its header alone."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as made:
         for name, content in members.items():
@@ -48,7 +48,7 @@ def tar(members: Mapping[str, bytes | tarfile.TarInfo]) -> bytes:
 
 
 def make_tree(project: Project, files: Files, **about: Any) -> str:
-    """Give the project a tree; return its name."""
+    """Store a tree for the project; return the URL with which a job names it. `about`: fields of its origin."""
     digest, missing = begin_upload(project, entries_of(files))
     sent = {sha256(content): content for content in files.values()}
     receive_files(project, digest, io.BytesIO(archive(*(sent[key] for key in missing))))

@@ -1,4 +1,4 @@
-"""Fixtures that every suite shares. tests/settings.py gives the run its state directory."""
+"""Fixtures of all suites. tests/settings.py sets the state directory of the run."""
 
 import gc
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ emptied.install()
 
 
 def pytest_collection_finish() -> None:
-    """Look for cycles of garbage less often: a test run that keeps its modules is a twentieth of a core shorter."""
+    """Make garbage collections rare, which saves 5 % of CPU: a test run keeps its modules to its end."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what stands on the real node, so that it can be run apart from the rest."""
+    """Mark tests that use the real Kubernetes node with `real_node`, so that they can be run separately."""
     for item in items:
         if "kube_node" in getattr(item, "fixturenames", ()):
             item.add_marker("real_node")
@@ -39,19 +39,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def django_db_keepdb() -> bool:
-    """Whether the test database is there already, with every migration applied."""
+    """Fixture: whether the test database exists already, with all migrations applied."""
     return IS_MIGRATED
 
 
 @pytest.fixture
 def cast(db: None) -> Cast:
-    """ana, ben, vera, chi and root, with team-a and team-b on one memory cluster of sixteen GPUs."""
+    """Fixture: the users ana, ben, vera, chi and root, with the projects team-a and team-b, on one memory cluster
+    of sixteen GPUs."""
     return make_cast()
 
 
 @pytest.fixture
 def own_volumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Storage classes of this test alone: `standard`, the default, and `fast` with tiers of its own."""
+    """Fixture: storage classes of this test alone, `standard` (the default) and `fast`, which has tiers. Returns
+    the directory of the volumes."""
     stated = {"standard": {}, "fast": {"service_tiers": {"gold": 1024, "silver": 512}}}
     monkeypatch.setattr("django.conf.settings.STORAGE_CLASSES", storage_classes(stated, tmp_path))
     return tmp_path / "volumes"
@@ -59,14 +61,14 @@ def own_volumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def own_lakes(tmp_path: Path) -> Iterator[Path]:
-    """Lakes of this test alone."""
+    """Fixture: lakes and caches of this test alone. Yields the directory of the lakes."""
     with lakes_in(tmp_path):
         yield tmp_path / "lakes"
 
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
-    """A real S3 server with one bucket."""
+    """Fixture: a real S3 server with one bucket, shared by all tests. Skips the test if there is none."""
     try:
         with s3_server() as server:
             yield server
@@ -76,8 +78,8 @@ def s3() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def kube() -> Iterator[KubeCluster]:
-    """API server, controllers, scheduler and KWOK, without a node: add fake ones. One for all tests, which make
-    namespaces of their own in it."""
+    """Fixture: a Kubernetes cluster without a node (API server, controllers, scheduler and KWOK), shared by all
+    tests: add fake nodes and namespaces of your own. Skips the test if there can be none."""
     try:
         with kube_cluster() as cluster:
             yield cluster
@@ -87,7 +89,8 @@ def kube() -> Iterator[KubeCluster]:
 
 @pytest.fixture(scope="session")
 def kube_node() -> Iterator[KubeCluster]:
-    """The same with a real node: node-a runs containers and has 8 GPUs of 32768 MiB in pool train, node-b is fake."""
+    """Fixture: a Kubernetes cluster with two nodes: node-a is real and has 8 GPUs of 32768 MiB in the pool train,
+    node-b is fake. Skips the test if there can be none."""
     try:
         with node_cluster(has_csi=True) as cluster:
             yield cluster

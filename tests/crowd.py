@@ -1,7 +1,7 @@
-"""A large cluster as rows: nodes, projects, running and queued jobs with their pods and allocations, in seconds.
+"""A large cluster as rows, made in seconds: nodes, projects, running and queued jobs with their pods and
+allocations.
 
-No loop runs over it: the rows are what pages and the feed read.
-"""
+No loop runs on the cluster; pages and the live feed read the rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ KINDS = ("train", "train", "interactive", "train", "elastic")
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """What was made."""
+    """The cluster, its projects, and the numbers of running and queued jobs."""
 
     cluster: Cluster
     projects: list[Project]
@@ -37,7 +37,8 @@ class Crowd:
 def make_crowd(
     nodes: int, jobs: int, *, running: int, projects: int = 24, gpus: int = 8, cluster_name: str = "crowd"
 ) -> Crowd:
-    """Fill the database with `jobs` unfinished jobs, of which `running` hold shares of `nodes` x `gpus` devices."""
+    """Create a cluster of `nodes` nodes with `gpus` devices each, and `jobs` unfinished jobs in `projects`
+    projects; `running` of them have a pod and shares of devices."""
     cluster = Cluster.objects.create(name=cluster_name, engine="memory")
     devices = _devices(cluster, nodes, gpus)
     teams = _projects(cluster, projects, nodes * gpus // projects)
@@ -52,8 +53,8 @@ def make_crowd(
 
 
 def _renew_statistics() -> None:
-    """PostgreSQL plans by the statistics of empty tables otherwise, and a page takes minutes; the loop renews them as
-    tables grow."""
+    """Renew PostgreSQL's statistics, as the loop does while tables grow. With those of empty tables a page takes
+    minutes."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE")
@@ -146,7 +147,7 @@ def _spec(milli: int) -> dict[str, Any]:
 
 
 def _place(jobs: Sequence[Job], devices: Sequence[Device], now: datetime) -> None:
-    """Give every running job a pod and devices of its own."""
+    """Give each running job a pod and devices."""
     attempts = Attempt.objects.bulk_create(
         [Attempt(job=job, number=1, started_at=now) for job in jobs], BATCH
     )

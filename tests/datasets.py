@@ -1,4 +1,4 @@
-"""Datasets for tests: versions whose content is really in a lake."""
+"""Datasets for tests: versions whose contents are stored in a lake."""
 
 from hashlib import sha256
 
@@ -14,12 +14,12 @@ from datasets.selection import Selection
 
 
 def pack_of(*contents: bytes) -> bytes:
-    """A pack of these contents."""
+    """Return a pack of these contents."""
     return b"".join((*contents, pack_index((sha256(one).digest(), len(one)) for one in contents)))
 
 
 def manifest_of(files: dict[str, str]) -> Manifest:
-    """The manifest of paths and texts."""
+    """Return the manifest of files given as path -> text."""
     return make_manifest(
         Entry(path.encode(), FILE, len(text.encode()), sha256(text.encode()).digest())
         for path, text in files.items()
@@ -27,12 +27,11 @@ def manifest_of(files: dict[str, str]) -> Manifest:
 
 
 def make_dataset(project: Project, name: str = "xray", **fields: object) -> Dataset:
-    """An empty dataset."""
     return create_dataset(project, {"name": name, **fields}, actor=SYSTEM)
 
 
 def make_version(dataset: Dataset, files: dict[str, str], message: str = "") -> DatasetVersion:
-    """The next version of a dataset: paths and texts."""
+    """Store files (path -> text) and commit them as the next version of the dataset."""
     manifest = manifest_of(files)
     lake_of(dataset.project).put_pack(memoryview(pack_of(*(text.encode() for text in files.values()))))
     keep_manifest(dataset.project, manifest.encode())
@@ -41,6 +40,6 @@ def make_version(dataset: Dataset, files: dict[str, str], message: str = "") -> 
 
 
 def make_subset(version: DatasetVersion, name: str, *patterns: str) -> DatasetVersion:
-    """A subset of a version."""
+    """Create a subset of a version with the files that match one of the patterns."""
     selection = Selection([pattern.encode() for pattern in patterns])
     return save_subset(version, name, selection, actor=SYSTEM)[0]

@@ -1,8 +1,7 @@
-"""The end of a test that commits: its rows are deleted, table by table where there are any.
+"""Deletes all rows after a transactional test, only from tables that have any.
 
-Django truncates all tables instead, for each of which PostgreSQL makes new files, and then makes permissions anew,
-of which nothing here has any.
-"""
+Django would truncate all tables, for which PostgreSQL creates new files, and create permissions again, which the
+product does not use."""
 
 from functools import lru_cache
 from typing import Any
@@ -16,12 +15,12 @@ KEPT = ("auth", "contenttypes")  # as migrations leave them
 
 
 def install() -> None:
-    """Do so in this process."""
+    """Make transactional tests of this process end with `empty`."""
     TransactionTestCase._fixture_teardown = _empty_all
 
 
 def empty(connection: BaseDatabaseWrapper) -> None:
-    """Delete every row that any test may have made."""
+    """Delete all rows except permissions and content types."""
     quoted = [connection.ops.quote_name(name) for name in tables()]
     which = " UNION ALL ".join(
         f"SELECT {place} WHERE EXISTS (SELECT 1 FROM {name})" for place, name in enumerate(quoted)
@@ -37,7 +36,7 @@ def empty(connection: BaseDatabaseWrapper) -> None:
 
 @lru_cache(maxsize=1)
 def tables() -> tuple[str, ...]:
-    """All of the models, those between two models too."""
+    """Return the names of all tables of models, including those of many-to-many relations."""
     return tuple(
         model._meta.db_table
         for model in apps.get_models(include_auto_created=True)

@@ -1,4 +1,4 @@
-"""Engines that a test made, in the pool of this process in place of those that the rows would open."""
+"""Lets a test give a cluster an engine object of its own."""
 
 from controlplane.engines.base import Engine
 from controlplane.loop import engine_pool
@@ -7,7 +7,8 @@ from controlplane.models import Cluster
 
 
 class GivenEngines(EnginePool):
-    """A pool in which some clusters have an engine of the test."""
+    """The engine pool of the test process. It returns the engine that a test gave a cluster, else opens one as in
+    the product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +23,7 @@ engine_pool.POOL = POOL
 
 
 def give_engine(cluster: Cluster, engine: Engine | None) -> None:
-    """Use this engine object for the cluster, or stop doing so (None)."""
+    """Use `engine` for the cluster; None: open one from its row again."""
     if engine is None:
         POOL.given.pop(cluster.pk, None)
     else:

@@ -1,4 +1,4 @@
-"""A command of this machine in place of an exec in a pod."""
+"""A command on this machine instead of an exec in a pod."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.waiting import patience
 
 
 class Exec:
-    """A command as engines.base.Process, with its output on one socket as in a real exec."""
+    """A command with the interface of engines.base.Process; both outputs arrive by one file descriptor, as in a
+    real exec."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(

@@ -1,13 +1,13 @@
-"""A real Kubernetes for tests: API server, etcd, controllers, scheduler, KWOK's nodes, and where asked one real node.
+"""A real Kubernetes cluster for tests: API server, etcd, controllers, scheduler, fake nodes by KWOK, and
+optionally one real node.
 
     with kube_cluster() as kube:                 # about five seconds
         kube.add_node("node-a", gpus=8, labels={"pool": "train"})
         kube.api("POST", "/api/v1/namespaces/default/pods", pod)
 
-A cluster lives in namespaces of its own (tools/kube/cell.py): several stand side by side, and it ends with this
-process, however that ends. Fake nodes report what they are told; their pods run at once, for ever, and end with exit
-code 143 when they are deleted. KWOK's default would strip finalizers; tools/kube/stages.yaml says what we do instead.
-"""
+A cluster runs in Linux namespaces of its own (tools/kube/cell.py), so several can run side by side, and ends with
+this process in every case. Pods of fake nodes run at once and without end; a deleted one ends with exit code 143.
+tools/kube/stages.yaml replaces KWOK's defaults, which would remove finalizers."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ volumeBindingMode: WaitForFirstConsumer
 
 
 class KubeMissing(Exception):
-    """There can be no cluster on this machine; the message is one sentence that says why."""
+    """No cluster can run on this machine; the message says why in one sentence."""
 
 
 @dataclass
 class KubeCluster:
-    """A running cluster, seen as its admin. `host_address` is this machine as the API server and pods see it."""
+    """A running cluster and its admin's credentials. `host_address`: this machine's address for the API server
+    and pods; `url`: the API server's."""
 
     state_dir: Path
     network: Network
@@ -82,7 +83,8 @@ class KubeCluster:
     def api(
         self, method: str, path: str, body: Any = None, *, kind: str = "application/json", token: str = ""
     ) -> tuple[int, Any]:
-        """One call: status and decoded answer. An HTTP error is an answer; no connection raises OSError."""
+        """Send a request; return the status and the decoded answer, also for an HTTP error. `kind`: the content
+        type. Raises OSError if there is no connection."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": kind}
         status, text = self._answer(method, path, data, headers)
@@ -92,8 +94,8 @@ class KubeCluster:
     def _answer(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str]
     ) -> tuple[int, bytes]:
-        """One call, on a connection of an earlier one: a handshake takes longer than most calls. A call on a
-        connection that the server had closed meanwhile is sent again: TLS may say that as an error of its own."""
+        """Send a request on a kept connection if there is one, since a handshake takes longer than most requests.
+        Sends it again if the server had closed that connection, which TLS can report as an error of its own."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -114,13 +116,14 @@ class KubeCluster:
         return found
 
     def must(self, method: str, path: str, body: Any = None, *, kind: str = "application/json") -> Any:
-        """As `api`, where only success will do: the decoded answer."""
+        """Send a request as `api` does, assert that it succeeds, and return the decoded answer."""
         status, answer = self.api(method, path, body, kind=kind)
         assert status < 300, f"{method} {path}: {status} {answer}"
         return answer
 
     def kubectl(self, *arguments: str, text: str | None = None, check: bool = True) -> str:
-        """What kubectl prints, its complaints too; `text` is its standard input."""
+        """Run kubectl and return all that it prints. `text`: its standard input. Asserts that it succeeds, if
+        `check`."""
         command = [self.programs["kubectl"], f"--kubeconfig={self.kubeconfig}", *arguments]
         result = subprocess.run(
             command,
@@ -136,7 +139,7 @@ class KubeCluster:
         return result.stdout
 
     def apply(self, manifest: str | Path) -> str:
-        """Server-side apply of YAML or JSON text, of a file, or of a folder of files."""
+        """Apply (server-side) YAML or JSON text, a file, or a directory of files; return what kubectl prints."""
         words = ["apply", "--server-side", "--force-conflicts"]
         if isinstance(manifest, Path):
             return self.kubectl(*words, "-f", str(manifest))
@@ -153,7 +156,8 @@ class KubeCluster:
         memory: str = "512Gi",
         resources: Mapping[str, str] | None = None,
     ) -> None:
-        """A fake node, ready when this returns. `resources` are further quantities by resource name."""
+        """Create a fake node and wait until it is ready. `resources`: quantities by resource name, beside `gpus`,
+        `cpus` and `memory`."""
         quantities = {"cpu": cpus, "memory": memory, "pods": "1000", **(resources or {})}
         quantities |= {GPU: str(gpus)} if gpus else {}
         node = {
@@ -171,7 +175,7 @@ class KubeCluster:
         wait_until(lambda: self.is_node_ready(name), 30, f"node {name} to be ready")
 
     def is_node_ready(self, name: str) -> bool:
-        """True when the node is ready and carries no taint that says otherwise."""
+        """Return whether the node exists, is ready, and does not have the taint not-ready."""
         status, node = self.api("GET", f"/api/v1/nodes/{name}")
         taints = [taint["key"] for taint in node.get("spec", {}).get("taints", ())]
         return (
@@ -184,17 +188,18 @@ class KubeCluster:
         )
 
     def set_gpus(self, node: str, gpus: int, resource: str = GPU) -> None:
-        """Say in a node's status how many GPUs it has, as a device plugin would."""
+        """Set the number of GPUs in a node's status, as a device plugin does. `resource`: the resource's name."""
         quantities = {resource: str(gpus)}
         status = {"status": {"capacity": quantities, "allocatable": quantities}}
         self.must("PATCH", f"/api/v1/nodes/{node}/status", status, kind=MERGE)
 
     def patch_status(self, path: str, status: Mapping[str, Any]) -> Any:
-        """Merge into the status of the object at `path`; lists of conditions merge by their type."""
+        """Merge `status` into that of the object at `path`; lists of conditions merge by type. Return the object."""
         return self.must("PATCH", f"{path}/status", {"status": status}, kind=STRATEGIC)
 
     def end_pod(self, namespace: str, name: str, exit_code: int = 0, *, is_noticed: bool = True) -> None:
-        """Let a fake node's pod end by itself with this exit code; its kubelet may still have to call the pod ended."""
+        """End a fake node's pod with this exit code. Without `is_noticed` its containers end, but its phase
+        stays."""
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         statuses = self.must("GET", path)["status"]["containerStatuses"]
         for status in statuses:
@@ -207,7 +212,8 @@ class KubeCluster:
         self.must("PATCH", f"{path}/status", {"status": ended}, kind=MERGE)
 
     def service_account_token(self, namespace: str, name: str, seconds: int = 3600) -> str:
-        """A token for this service account, which is made if it is not there."""
+        """Return a token for this service account, which is created if it does not exist. `seconds`: how long the
+        token is valid."""
         accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
         self.api("POST", accounts, {"metadata": {"name": name}})
         wanted = {"spec": {"expirationSeconds": seconds}}
@@ -215,21 +221,21 @@ class KubeCluster:
         return token
 
     def kubeconfig_for(self, token: str) -> str:
-        """The text of a kubeconfig of whoever has this token."""
+        """Return a kubeconfig, as text, with this token."""
         return self.kubeconfig_text.replace(self.token, token)
 
     def part(self, name: str) -> psutil.Process:
-        """The process of a part, such as kube-apiserver: suspend() it, or kill() it and it starts again."""
+        """Return the process of a part, such as kube-apiserver. A part that is killed starts again."""
         below = psutil.Process(self.process.pid).children(recursive=True)
         return next(process for process in below if _program(process) == name)
 
     def log(self, part: str) -> str:
-        """What a part has printed so far."""
+        """Return all that a part has printed."""
         return (self.state_dir / "logs" / f"{part}.log").read_text(errors="replace")
 
 
 def why_not(*, node: bool = False) -> str:
-    """Why there can be no cluster here, in one sentence; empty when there can. Builds nothing."""
+    """Return why no cluster can run here, in one sentence; "" if one can. Builds nothing."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "A cluster of our own needs Linux and root (namespaces and a network)."
     if not _finds("ip"):
@@ -248,10 +254,10 @@ def kube_cluster(
     more: Mapping[str, Sequence[str]] | None = None,
     state_dir: Path | None = None,
 ) -> Iterator[KubeCluster]:
-    """A cluster that answers; with `node`, the real node of that name, ready. `more` adds flags by part.
+    """Context manager with a cluster that answers. `node`: the name of a real node, "" for none; `node_labels`:
+    its labels; `more`: further flags by part.
 
-    Raises KubeMissing. Builds the programs that are not there, which takes minutes.
-    """
+    Raises KubeMissing. Builds missing programs, which takes minutes."""
     cluster = start(node=node, node_labels=node_labels, has_csi=has_csi, more=more, state_dir=state_dir)
     try:
         yield cluster
@@ -261,10 +267,10 @@ def kube_cluster(
 
 @contextmanager
 def node_cluster(*, has_csi: bool = False) -> Iterator[KubeCluster]:
-    """The nodes of tests/contract: node-a is real, node-b fake; their labels say what the GPU operator's would.
+    """Context manager with a cluster of two nodes: node-a is real, node-b is fake. Their labels are those of the
+    GPU operator.
 
-    Storage class `fast` (the default) gives directories of this machine. Raises KubeMissing.
-    """
+    Its storage class `fast` (the default) stores volumes in directories of this machine. Raises KubeMissing."""
     labels = gpu_labels(32768, "train")
     with kube_cluster(node="node-a", node_labels=labels, has_csi=has_csi) as cluster:
         cluster.set_gpus("node-a", 8)
@@ -274,7 +280,7 @@ def node_cluster(*, has_csi: bool = False) -> Iterator[KubeCluster]:
 
 
 def gpu_labels(memory_mib: int, pool: str) -> dict[str, str]:
-    """A node's labels as the GPU operator's feature discovery sets them, and its pool."""
+    """Return a node's labels as the GPU operator's feature discovery sets them, and the label of its pool."""
     return {f"{GPU}.product": "NVIDIA-TEST", f"{GPU}.memory": str(memory_mib), "trainyard.io/pool": pool}
 
 
@@ -287,7 +293,8 @@ def start(
     state_dir: Path | None = None,
     is_ours: bool = True,
 ) -> KubeCluster:
-    """Start a cluster and wait until it can be used. `is_ours`: it ends with this process. Raises KubeMissing."""
+    """Start a cluster and wait until it can be used; see `kube_cluster`. `is_ours`: it ends with this process.
+    Raises KubeMissing."""
     if reason := why_not(node=bool(node)):
         raise KubeMissing(reason)
     try:
@@ -322,7 +329,7 @@ def start(
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a cluster and wait until nothing of it is left."""
+    """End a cluster by its supervisor's process and wait for its end."""
     if process.stdin:
         process.stdin.close()
     process.terminate()
@@ -350,7 +357,8 @@ def _is_published(process: subprocess.Popen[bytes], directory: Path, log: TextIO
 
 
 def _must_live(process: subprocess.Popen[bytes], log: TextIO) -> None:
-    """Raise KubeMissing where the supervisor found that this machine gives no cell; any other end is an error."""
+    """Raise KubeMissing if the supervisor has ended because this machine allows no namespaces, AssertionError if
+    it has ended for any other reason."""
     if process.poll() is None:
         return
     words = log.read().strip()

@@ -1,6 +1,6 @@
-"""What a run of many suites makes once for all its control planes: an SQLite database with every migration applied, the
-same on PostgreSQL, and the gathered static files. They take longer than all else at the first start of a control plane.
-"""
+"""What a run of many suites makes once for all its control planes: an SQLite database with all migrations
+applied, the same on PostgreSQL, and the collected static files. They take longest at the first start of a control
+plane."""
 
 import os
 import shutil
@@ -25,20 +25,21 @@ GATHER = "from controlplane.supervisor import prepare; assert prepare.check_sett
 
 
 def make(directory: Path) -> dict[str, str]:
-    """Make both in the directory; return the variable with which `lay_out` and `lay_out_static` find them."""
+    """Make the SQLite database and the static files in `directory`. Return the environment variable with which
+    `lay_out` and `lay_out_static` find them."""
     for arguments in (MIGRATE, ["-c", GATHER]):
         _run(arguments, {"TRAINYARD_STATE_DIR": str(directory)})
     return {VARIABLE: str(directory / "db.sqlite3")}
 
 
 def migrate(url: str) -> None:
-    """Apply every migration to the PostgreSQL database of this URL."""
+    """Apply all migrations to the PostgreSQL database of this URL."""
     with TemporaryDirectory(prefix="trainyard-migrated-") as state_dir:
         _run(MIGRATE, {"TRAINYARD_STATE_DIR": state_dir, "DATABASE_URL": url})
 
 
 def lay_out(path: Path) -> bool:
-    """Copy the database to `path`, unless there is a file or this run made none; return whether it was copied."""
+    """Copy the database to `path`. Return False, and do nothing, if the file exists or this run made no database."""
     source = os.environ.get(VARIABLE)
     if not source or path.exists():
         return False
@@ -48,14 +49,15 @@ def lay_out(path: Path) -> bool:
 
 
 def lay_out_static(state_dir: Path) -> None:
-    """Copy the static files to where an instance with this state directory gathers them, if this run made them."""
+    """Copy the static files into this state directory, unless it has some or this run made none."""
     source = os.environ.get(VARIABLE)
     if source and not (state_dir / STATIC).exists():
         shutil.copytree(Path(source).with_name(STATIC), state_dir / STATIC)
 
 
 def _run(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Run a command of this Python with the product's settings and these variables."""
+    """Run this Python with the arguments, the product's settings and these environment variables. Raises
+    CalledProcessError if it fails."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_AN_INSTANCE)}
     environment |= {"DJANGO_SETTINGS_MODULE": "controlplane.settings", **variables}
     subprocess.run([sys.executable, *arguments], cwd=CHECKOUT, env=environment, check=True)

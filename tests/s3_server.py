@@ -1,5 +1,5 @@
-"""A real S3 server for tests: versitygw over a directory, built from the Go module proxy and kept outside of the
-checkout. Objects are files below `root`, so that a test can damage one."""
+"""A real S3 server for tests: versitygw on a directory, built from the Go module proxy outside of the checkout.
+Objects are files below `root`, so that a test can damage one."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ BUCKET, ACCESS_KEY, SECRET_KEY = "lake", "access-key-of-the-tests", "a-secret-of
 
 
 class S3Missing(Exception):
-    """There is no S3 server on this machine and none can be built; the message says why."""
+    """There is no S3 server on this machine, and none can be built; the message says why."""
 
 
 @dataclass
 class S3Server:
-    """A running server with one bucket."""
+    """A running server with one bucket; `root` has its objects."""
 
     port: int
     root: Path
@@ -44,17 +44,17 @@ class S3Server:
         return f"http://127.0.0.1:{self.port}"
 
     def config(self, prefix: str = "") -> BucketConfig:
-        """A prefix of the bucket."""
+        """Return the configuration of the bucket with this prefix."""
         return BucketConfig(BUCKET, prefix, self.endpoint, "us-east-1", ACCESS_KEY, SECRET_KEY)
 
     def files(self, prefix: str) -> list[Path]:
-        """The files of the objects below a prefix."""
+        """Return the paths of the files of the objects below a prefix."""
         return [path for path in (self.root / BUCKET / prefix).rglob("*") if path.is_file()]
 
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """Start a server on a free port that forgets everything. Raises S3Missing."""
+    """Context manager with a server on a free port, whose data is deleted at the end. Raises S3Missing."""
     try:
         program = ready(programs=SERVER)[PROGRAM]
     except CannotBuild as reason:

@@ -1,10 +1,9 @@
-"""Served answers of Azure NetApp Files (API 2026-08-01) and of the sign-in, in their published shapes, with state:
-volumes in capacity pools, snapshots, operations.
+"""A server that answers as Azure NetApp Files (API 2026-08-01) and its sign-in do, with state: volumes in
+capacity pools, snapshots, operations.
 
-It is a small server of the tests, and not Azure: its volumes are directories, and only what Trainyard asks for is
-there. What it refuses, Azure refuses: a volume below 50 GiB or of no full GiB, and one that is moved to the pool where
-it is. Real systems refuse more.
-"""
+It is not Azure: its volumes are directories, and it knows only the requests that Trainyard sends. It refuses what
+Azure refuses of them: a volume below 50 GiB or not of whole GiB, and a move to the pool where the volume is.
+Azure refuses more."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ POOLS = {"standard": "pool-standard", "premium": "pool-premium"}
 
 
 class Refused(Exception):
-    """An error with Azure's code."""
+    """An error with a code of Azure's."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -35,7 +34,8 @@ class Refused(Exception):
 
 
 class ServedAnf(ServedStorage):
-    """One account with two capacity pools."""
+    """One account with two capacity pools. `looks`: how often an operation must be read before it ends;
+    `next_error`: the error with which the next one ends."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -51,14 +51,14 @@ class ServedAnf(ServedStorage):
         )
 
     def config(self, **more: Any) -> AnfConfig:
-        """How a storage class names this account."""
+        """Return the storage class's configuration for this account. `more`: fields to replace."""
         where = {"endpoint": self.endpoint, "authority": self.endpoint}
         files = {"credentials": str(self.credentials), "ca_file": str(self.certificate)}
         fields = {**where, **files, **more}
         return AnfConfig("sub1", "group1", "account1", "westeurope", SUBNET, POOLS, **fields)
 
     def statement(self) -> dict[str, Any]:
-        """The same as an admin states it."""
+        """Return the configuration of a storage class for this account as an admin writes it."""
         names = {"subscription": "sub1", "resource_group": "group1", "account": "account1"}
         files = {"credentials": str(self.credentials), "ca_file": str(self.certificate)}
         where = {"endpoint": self.endpoint, "authority": self.endpoint, "location": "westeurope"}
@@ -134,7 +134,8 @@ class ServedAnf(ServedStorage):
     def _begun(
         self, status: int, work: Callable[[], None], path: str = "", rows: dict[str, Any] | None = None
     ) -> Answer:
-        """Do the work at once; what came of it shows when the operation has been looked at often enough."""
+        """Do the work at once and answer with an operation. Its result, or error, shows once it has been read
+        `looks` times."""
         error, self.next_error = self.next_error, None
         if error is None:
             try:
@@ -160,7 +161,7 @@ class ServedAnf(ServedStorage):
         return {**about, "status": "Succeeded"}
 
     def named(self, name: str) -> dict[str, Any]:
-        """A volume by name."""
+        """Return the volume with this name."""
         return next(row for key, row in self.volumes.items() if key.endswith(f"/{name}"))
 
     def _create(self, path: str, body: dict[str, Any]) -> None:
@@ -223,7 +224,7 @@ def _check_size(size: int) -> None:
 
 @contextmanager
 def served_anf(directory: Path) -> Iterator[ServedAnf]:
-    """Serve an account without volumes."""
+    """Context manager with a running server of an account without volumes."""
     anf = ServedAnf(directory)
     with served(anf):
         yield anf

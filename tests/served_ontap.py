@@ -1,9 +1,8 @@
-"""Served answers of ONTAP's REST API (9.1x) in its published shapes, with state: volumes, snapshots, FlexClones, jobs.
+"""A server that answers as ONTAP's REST API (9.1x) does, with state: volumes, snapshots, FlexClones, jobs.
 
-It is a small server of the tests, and not ONTAP: its volumes are directories, a clone is a copy, and only what
-Trainyard asks for is there. What it refuses, ONTAP refuses: a name twice, a mounted volume or one with clones that is
-deleted, a snapshot of which a clone is made, a size that is too small. Real systems refuse more.
-"""
+It is not ONTAP: its volumes are directories, a clone is a copy, and it knows only the requests that Trainyard
+sends. It refuses what ONTAP refuses of them: a name that exists, deleting a mounted volume, one with clones or a
+snapshot with a clone, and a size that is too small. ONTAP refuses more."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ ROOT = {"name": "svm1_root", "uuid": str(uuid4()), "svm": {"name": SVM}, "is_svm
 
 
 class Refused(Exception):
-    """An error with ONTAP's code."""
+    """An error with a code of ONTAP's."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -32,7 +31,8 @@ class Refused(Exception):
 
 
 class ServedOntap(ServedStorage):
-    """One SVM."""
+    """One SVM. `looks`: how often a job must be read before it ends; `next_job_error`: the error with which the
+    next one ends."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -46,12 +46,12 @@ class ServedOntap(ServedStorage):
         self.credentials.write_text(f"[default]\nusername = {USER}\npassword = {PASSWORD}\n")
 
     def config(self, **more: Any) -> OntapConfig:
-        """How a storage class names this SVM."""
+        """Return the storage class's configuration for this SVM. `more`: fields to replace."""
         fields = {"credentials": str(self.credentials), "ca_file": str(self.certificate), **more}
         return OntapConfig("127.0.0.1", self.port, SVM, "aggr1", "", **fields)
 
     def statement(self) -> dict[str, Any]:
-        """The same as an admin states it."""
+        """Return the configuration of a storage class for this SVM as an admin writes it."""
         files = {"credentials": str(self.credentials), "ca_file": str(self.certificate)}
         about = {"driver": "ontap", "mount_root": str(self.namespace), "endpoint": self.endpoint}
         return {**about, "svm": SVM, "aggregate": "aggr1", **files}
@@ -81,7 +81,8 @@ class ServedOntap(ServedStorage):
         return 404, {"error": {"message": "entry doesn't exist", "code": "4"}}, {}
 
     def _begun(self, work: Any, location: str = "") -> Answer:
-        """Do the work at once; what came of it shows when the job has been looked at often enough."""
+        """Do the work at once and answer with a job. Its result, or error, shows once it has been read `looks`
+        times."""
         error, self.next_job_error = self.next_job_error, None
         if error is None:
             try:
@@ -109,7 +110,7 @@ class ServedOntap(ServedStorage):
         return 200, {"records": found, "num_records": len(found)}, {}
 
     def named(self, name: str) -> dict[str, Any]:
-        """A volume by name."""
+        """Return the volume with this name."""
         return next(one for one in self.volumes.values() if one["name"] == name)
 
     def _create(self, body: dict[str, Any]) -> None:
@@ -199,7 +200,7 @@ def _fits(row: dict[str, Any], key: str, pattern: str) -> bool:
 
 @contextmanager
 def served_ontap(directory: Path) -> Iterator[ServedOntap]:
-    """Serve an empty SVM."""
+    """Context manager with a running server of an empty SVM."""
     ontap = ServedOntap(directory)
     with served(ontap):
         yield ontap

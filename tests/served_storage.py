@@ -1,6 +1,6 @@
-"""What the served answers of ONTAP and of Azure NetApp Files share: an HTTPS server on loopback, faults that a test
-asks for, and volumes as directories. It is not a storage system: it answers in the vendors' published shapes, and what
-it does with bytes is copying."""
+"""Common parts of tests/served_ontap.py and tests/served_anf.py: an HTTPS server on loopback, faults that a test
+injects, and volumes as directories. It is not a storage system: it copies bytes, and answers in the vendors'
+published formats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Answer = tuple[int, dict[str, Any] | str, dict[str, str]]
 
 
 class ServedStorage:
-    """The state of a served system. `namespace`: where exported volumes are, as on a machine that mounts them."""
+    """The state of a served system. `namespace`: the directory of mounted volumes; `requests`: all so far;
+    `faults`: answers that the next requests get instead of their own."""
 
     def __init__(self, directory: Path) -> None:
         self.namespace, self._hidden = directory / "namespace", directory / "hidden"
@@ -44,19 +45,19 @@ class ServedStorage:
         return f"https://127.0.0.1:{self.port}"
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any, headers: Any) -> Answer:
-        """Answer one request."""
+        """Return the answer to a request; subclasses implement it."""
         raise NotImplementedError
 
     def show(self, name: str) -> None:
-        """Mount a volume in the namespace."""
+        """Mount a volume: move its directory into the namespace."""
         (self._hidden / name).rename(self.namespace / name)
 
     def hide(self, name: str) -> None:
-        """Unmount it."""
+        """Unmount a volume: move its directory out of the namespace."""
         (self.namespace / name).rename(self._hidden / name)
 
     def fill(self, name: str, source: str = "") -> None:
-        """Make a hidden directory: empty, or a copy of a directory of this server."""
+        """Create the directory of an unmounted volume: empty, or a copy of the volume `source`."""
         if source:
             shutil.copytree(self.where(source), self._hidden / name)
         else:
@@ -78,7 +79,7 @@ def _body(kind: str, content: bytes) -> Any:
 
 @contextmanager
 def served(storage: ServedStorage) -> Iterator[None]:
-    """Serve until the block ends."""
+    """Context manager that serves the storage; code that asks for mounts sees its directories as mounted."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -115,7 +116,8 @@ def served(storage: ServedStorage) -> Iterator[None]:
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that gives up, or that does not trust the certificate, is what some tests want."""
+            """Ignore the errors of clients that close the connection or do not trust the certificate, which some
+            tests need."""
             if not isinstance(sys.exception(), OSError):
                 super().handle_error(request, client_address)
 

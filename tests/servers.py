@@ -1,4 +1,5 @@
-"""Real servers for tests and benches, on free ports and in directories of their own: PostgreSQL, Redis, `make up`."""
+"""Real servers for tests and measurements, each on a free port and in a directory of its own: PostgreSQL, Redis,
+the control plane."""
 
 import json
 import os
@@ -50,8 +51,8 @@ CHROMIUMS = (
 
 
 def free_port() -> int:
-    """A loopback port on which no program listens, and which no other call in any process returns while this process
-    lives: a server may bind it seconds later."""
+    """Return a loopback port on which no program listens. No other call in any process returns it while this
+    process lives, since a server may bind it seconds later."""
     while True:
         port, claim = secrets.choice(PORTS), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
@@ -66,12 +67,12 @@ def free_port() -> int:
 
 
 def chromium() -> str | None:
-    """The path of the machine's Chromium, if it has one."""
+    """Return the path of this machine's Chromium; None if there is none."""
     return next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
 
 
 def postgres_home() -> Path | None:
-    """The directory of the newest PostgreSQL server's programs, if the machine has one."""
+    """Return the directory of the programs of the newest PostgreSQL server; None if there is none."""
     homes = [home for pattern in POSTGRES_HOMES for home in Path("/").glob(pattern.lstrip("/"))]
     newest = sorted(homes, key=lambda home: float(home.parent.name) if home.parent.name.isdecimal() else 0.0)
     found = [home for home in newest if (home / "initdb").exists()]
@@ -81,7 +82,8 @@ def postgres_home() -> Path | None:
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """A PostgreSQL server that forgets everything; yields a DATABASE_URL. Raises FileNotFoundError without one."""
+    """Context manager with a PostgreSQL server, whose data is deleted at the end; yields its DATABASE_URL. Raises
+    FileNotFoundError if none is installed."""
     home = postgres_home()
     if home is None:
         raise FileNotFoundError("no PostgreSQL server on this machine: apt-get install postgresql")
@@ -106,7 +108,7 @@ def postgres() -> Iterator[str]:
 
 @contextmanager
 def redis() -> Iterator[str]:
-    """A Redis server of its own; yields its URL."""
+    """Context manager with a Redis server; yields its URL."""
     program = redis_server()
     with tempfile.TemporaryDirectory(prefix="trainyard-redis-") as directory:
         port = free_port()
@@ -121,7 +123,7 @@ def redis() -> Iterator[str]:
 
 
 def words_of(process: psutil.Process) -> str:
-    """The process's command line; empty when it has just ended."""
+    """Return the process's command line; "" if it has just ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:
@@ -129,7 +131,7 @@ def words_of(process: psutil.Process) -> str:
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """Every process below this one; empty when it has gone."""
+    """Return all processes below this one; [] if it has ended."""
     try:
         below: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -139,7 +141,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 @dataclass
 class ControlPlane:
-    """A running `make up`, with an admin token. `process` is its supervisor."""
+    """A running control plane, as `make up` starts it, and an admin's token. `process`: its supervisor."""
 
     url: str
     token: str
@@ -148,7 +150,7 @@ class ControlPlane:
     environment: dict[str, str] = field(repr=False)
 
     def children(self) -> dict[str, psutil.Process]:
-        """The supervisor's processes by name: redis, web, worker, tasks."""
+        """Return the supervisor's processes by name: redis, web, worker, tasks."""
         named: dict[str, psutil.Process] = {}
         for child in psutil.Process(self.process.pid).children():
             words = words_of(child)
@@ -156,7 +158,8 @@ class ControlPlane:
         return named
 
     def call(self, method: str, path: str, body: Any = None, timeout: float = 20) -> tuple[int, Any]:
-        """One API call as the admin: status and decoded JSON. An HTTP error is an answer; no connection raises."""
+        """Send a REST request as the admin; return the status and the decoded answer, also for an HTTP error.
+        Raises OSError if there is no connection. `timeout`: seconds."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
@@ -168,14 +171,14 @@ class ControlPlane:
                 return error.code, _decode(error.read())
 
     def is_ready(self) -> bool:
-        """True when /readyz answers 200."""
+        """Return whether /readyz answers 200."""
         try:
             return self.call("GET", "/readyz", timeout=5)[0] == 200
         except OSError:
             return False
 
     def stop_jobs(self) -> None:
-        """Stop every unfinished job and wait for their ends; pods would outlive the control plane otherwise."""
+        """Stop all unfinished jobs and wait for their ends; their pods would outlive the control plane."""
         unfinished = (
             "/api/v1/jobs?limit=500&fields=id&state=queued,starting,running,scaling,suspended,stopping"
         )
@@ -184,7 +187,8 @@ class ControlPlane:
         wait_until(lambda: not self.call("GET", unfinished)[1]["results"], timeout=60, what="the jobs' ends")
 
     def stop(self, number: int = signal.SIGINT, seconds: float = 15) -> int:
-        """Ask it to stop and return its exit code."""
+        """Send the supervisor the signal `number`, and return its exit code. Raises TimeoutExpired after
+        `seconds`."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(patience(seconds))
@@ -196,7 +200,8 @@ def control_plane(
     variables: Mapping[str, str] | None = None,
     is_up: Callable[[ControlPlane], bool] = ControlPlane.is_ready,
 ) -> Iterator[ControlPlane]:
-    """`make up` without make, on a free port; yields once it is ready (or `is_up`) and stops it at the end."""
+    """Context manager with a control plane on a free port, as `make up` starts it; stops it at the end. Begins
+    once it is ready, or `is_up` returns True. `variables`: environment variables."""
     port, token = free_port(), secrets.token_urlsafe(32)
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "DATABASE_"))
@@ -228,7 +233,8 @@ def _decode(body: bytes) -> Any:
 
 
 def _postgres_identity() -> dict[str, Any]:
-    """PostgreSQL refuses to run as root; Debian's package brings a user for it."""
+    """Return arguments of Popen with which PostgreSQL does not run as root, which it refuses: the user of
+    Debian's package; {} for another user than root."""
     if os.geteuid() != 0:
         return {}
     user = pwd.getpwnam("postgres")

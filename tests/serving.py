@@ -1,4 +1,4 @@
-"""Run a test's server in a thread."""
+"""Runs a test's server in a thread."""
 
 import threading
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from websockets.sync.server import Server
 
 @contextmanager
 def serving(server: BaseServer | Server) -> Iterator[None]:
-    """Answer requests until the block ends."""
+    """Context manager in which the server answers requests in a thread."""
     options = {"poll_interval": 0.02} if isinstance(server, BaseServer) else {}
     thread = threading.Thread(target=server.serve_forever, kwargs=options)
     thread.start()

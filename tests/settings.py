@@ -1,7 +1,6 @@
-"""Settings of a test run: the product's own, on a state directory that goes with the run.
+"""Settings of a test run: those of the product, with a state directory that is deleted with the run.
 
-pytest-django reads the settings before any conftest is imported, so this is the one place early enough.
-"""
+pytest-django reads the settings before it imports any conftest.py, so the directory is set here."""
 
 import os
 import tempfile

@@ -1,12 +1,11 @@
-"""A plug-in of pytest that keeps the run on a second database to the tests that may end otherwise there.
+"""A pytest plug-in that restricts a run on a second database to tests that can give another result there.
 
-`--record-statements=FILE` writes what the product asked of the database in each test that passed. `--needed-by=FILE`
-leaves out the tests of that record that ask nothing which a test that stays does not ask too. An ask is a line of the
-product, a statement without its values, and what is unusual about the values; what a test sends itself is none. Tests
-that commit from several connections always stay, and those that the record does not name: new ones, those that were
-skipped or failed there, and those to which the database said no, since PostgreSQL then refuses what follows in the
-transaction.
-"""
+`--record-statements=FILE` writes the statements of the product in each test that passed. `--needed-by=FILE`
+leaves out tests of that record whose statements all occur in tests that stay. A statement is recorded as its line
+in the product, its SQL without values, and what is unusual about the values; statements that a test itself sends
+do not count. These tests always stay: those that commit on several connections, and those that the record does
+not have, because they are new, were skipped, failed, or got an error from the database, after which PostgreSQL
+refuses the rest of the transaction."""
 
 from __future__ import annotations
 
@@ -61,9 +60,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def needed(names: Iterable[str], recorded: Mapping[str, frozenset[int]], always: set[str]) -> set[str]:
-    """The tests that stay: `always`, those without a record, and so many others that together all is asked. One after
-    the other goes of which everything is asked by those that are left, first what asks least. Not by the time that they
-    take, which differs from run to run."""
+    """Return the tests that stay: `always`, those without a record, and enough others that all recorded
+    statements occur. Of the others those with the fewest statements are left out first. Run times are not used,
+    since they differ between runs."""
     stay = set(names)
     counts = Counter(ask for name in stay for ask in recorded.get(name, ()))
     may_go = sorted((stay & recorded.keys()) - always, reverse=True)
@@ -75,14 +74,14 @@ def needed(names: Iterable[str], recorded: Mapping[str, frozenset[int]], always:
 
 
 def commits(item: pytest.Item) -> bool:
-    """Whether its transactions are real ones, so that locks and other connections matter."""
+    """Return whether the test commits its transactions, so that locks and other connections matter."""
     marker = item.get_closest_marker("django_db")
     is_marked = bool(marker and (marker.kwargs.get("transaction") or any(marker.args)))
     return is_marked or "transactional_db" in getattr(item, "fixturenames", ())
 
 
 class Recorder:
-    """Collects what tests ask, on every connection of every thread."""
+    """Records the statements of each test, on all connections of all threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -130,7 +129,7 @@ class Recorder:
 
 
 def place(frame: FrameType | None) -> str:
-    """The line of the product that the statement comes from; empty where a test sends it."""
+    """Return the line of the product that sent the statement, as path:line; "" if a test sent it."""
     while frame is not None:
         if frame.f_code.co_filename.startswith(OURS):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -140,13 +139,14 @@ def place(frame: FrameType | None) -> str:
 
 @lru_cache(maxsize=10_000)
 def form(sql: str) -> str:
-    """The statement with lists of any length as one of one, and savepoints without their names."""
+    """Return the statement with a list of any length as a list of one, and without names of savepoints."""
     return REPEATED.sub(r"\1", VALUES.sub("%s", SAVEPOINT.sub("", sql)))
 
 
 def unusual(values: Sequence[Any] | Mapping[str, Any], *, is_written: bool = True) -> str:
-    """What databases treat differently: long text in a column, foreign or broken text, and integers beyond four bytes.
-    Text of any length can be compared with a column."""
+    """Return, as text, properties of the values that databases treat differently: long text in a column,
+    non-ASCII or broken text, and integers beyond four bytes. `is_written`: False for a query, in which long text
+    is usual."""
     found: set[str] = set()
     longest = 0
     for value in values.values() if isinstance(values, Mapping) else values:

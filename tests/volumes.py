@@ -1,4 +1,4 @@
-"""Volumes for tests: rows whose directories are really there."""
+"""Volumes for tests: rows whose directories exist."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 def work() -> None:
-    """Carry out what is due for volumes and snapshots, as a worker does."""
+    """Run the due commands of volumes and snapshots, as a worker does; wait until that is done."""
     about = Command.objects.unfinished().filter(subject_kind__in=(VOLUME, SNAPSHOT))
 
     def is_done() -> bool:
@@ -30,7 +30,7 @@ def work() -> None:
 def make_volume(
     project: Project, name: str = "data", files: dict[str, str] | None = None, **fields: Any
 ) -> Volume:
-    """A volume that is ready and holds these files: paths and texts."""
+    """Create a volume that is ready and has these files (path -> text)."""
     volume = create_volume(project, {"name": name, "size": GIB, **fields}, actor=SYSTEM)
     work()
     write(volume, files or {})
@@ -39,7 +39,7 @@ def make_volume(
 
 
 def make_snapshot(volume: Volume) -> Snapshot:
-    """A snapshot that is ready."""
+    """Take a snapshot of a volume; it is ready."""
     snapshot = take_snapshot(volume, actor=SYSTEM)
     work()
     snapshot.refresh_from_db()
@@ -47,12 +47,12 @@ def make_snapshot(volume: Volume) -> Snapshot:
 
 
 def directory_of(volume: Volume) -> Path:
-    """Where jobs write."""
+    """Return the directory of a volume, into which jobs write."""
     return storage_of(volume.project_id, volume.storage_class).path(str(volume.pk))
 
 
 def write(volume: Volume, files: dict[str, str]) -> None:
-    """Write files as a job does."""
+    """Write files (path -> text) into a volume, as a job does."""
     for path, text in files.items():
         place = directory_of(volume) / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -60,13 +60,13 @@ def write(volume: Volume, files: dict[str, str]) -> None:
 
 
 def read(volume: Volume) -> dict[str, str]:
-    """Every file of a volume: paths and texts."""
+    """Return all files of a volume, path -> text."""
     root = directory_of(volume)
     return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
 
 
 def tree_of(snapshot: Snapshot) -> Path:
-    """Where a snapshot's files are."""
+    """Return the directory with a snapshot's files."""
     storage = storage_of(snapshot.project_id, snapshot.storage_class)
     assert isinstance(storage, FolderVolumes)
     return storage.root / "snapshots" / str(snapshot.pk) / "tree"

@@ -1,4 +1,4 @@
-"""Wait on conditions instead of sleeping: a test is as fast as the thing it waits for."""
+"""Waiting for conditions instead of sleeping, so that a test ends as soon as its condition is true."""
 
 import os
 import threading
@@ -14,8 +14,8 @@ LATER_SHARE = 0.1
 
 
 def slowness() -> float:
-    """How many times longer than alone things take on this machine now: processes that want a CPU, for each CPU, over
-    the last minute or at this moment, from 1 to SLOWEST."""
+    """Return how many times longer things take on this machine now than without load, from 1 to SLOWEST: the
+    processes that want a CPU, per CPU, over the last minute or now."""
     with open("/proc/loadavg") as file:
         last_minute, _, _, running, _ = file.read().split()
     wanted = max(float(last_minute), float(running.partition("/")[0]))
@@ -23,13 +23,13 @@ def slowness() -> float:
 
 
 def patience(seconds: float) -> float:
-    """Return the limit to wait with where `seconds` are ample on a quiet machine, as busy as this one is now."""
+    """Return the time limit for something that takes at most `seconds` without load, adapted to the present load."""
     return seconds * slowness()
 
 
 def wait_until(predicate: Callable[[], T], timeout: float = 30.0, what: str = "the condition") -> T:
-    """Poll until `predicate` returns something true and return that; fail with `what` after `timeout` seconds, longer
-    on a busy machine. Polls become rarer while it waits."""
+    """Call `predicate` until it returns a true value and return that. Raises AssertionError, which names `what`,
+    after `timeout` seconds, or later on a busy machine. Calls become rarer while it waits."""
     start = time.monotonic()
     pause = threading.Event()
     while True:
@@ -43,5 +43,5 @@ def wait_until(predicate: Callable[[], T], timeout: float = 30.0, what: str = "t
 
 
 def next_pause(waited: float) -> float:
-    """Return the seconds to the next poll: what has been waited grows by a tenth at most."""
+    """Return the seconds to the next call, a tenth of those waited so far, within limits."""
     return min(LONGEST_PAUSE, max(FIRST_PAUSE, LATER_SHARE * waited))

@@ -1,4 +1,4 @@
-"""Rows that are made once for all tests of a module which only read them, or whose changes are rolled back."""
+"""Rows that are created once for all tests of a module, which only read them or are rolled back."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from django.db import transaction
 
 @contextmanager
 def standing(django_db_blocker: Any) -> Iterator[None]:
-    """What is written in it stays for the tests of a module, each of which is rolled back by itself, and goes at its
-    end. For a fixture of the scope of the module that asks for `django_db_setup`; no test of that module commits."""
+    """Context manager whose database changes stay for all tests of a module and are rolled back at the end. For a
+    module-scoped fixture that requests `django_db_setup`; no test of that module may commit."""
     with django_db_blocker.unblock(), transaction.atomic():
         yield
         transaction.set_rollback(True)
@@ -21,7 +21,8 @@ def standing(django_db_blocker: Any) -> Iterator[None]:
 
 @contextmanager
 def lakes_in(directory: Path) -> Iterator[None]:
-    """Lakes and caches of datasets are in this directory, and nothing that was read of others is remembered."""
+    """Context manager in which lakes and caches of datasets are below `directory`, and nothing read from others
+    is cached."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("django.conf.settings.LAKE_DIR", directory / "lakes")
         patch.setattr("django.conf.settings.CACHE_DIR", directory / "caches")

@@ -1,4 +1,5 @@
-"""One world for a whole module, rolled back after it; each cell is rolled back by itself."""
+"""The fixtures of the access matrix: one world of rows per test module, rolled back at its end. Each test is
+rolled back by itself."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,8 +1,7 @@
-"""What an address may answer to whom: a status for each role.
+"""Expected HTTP statuses of a route by the user's role.
 
-The columns are what a user is to the project, user or token in the address: no one signed in, a stranger, its viewer,
-member, owner, the site's admin, and a read-only token of an admin.
-"""
+The columns are what a user is to the project, user or token in the URL: anonymous, a stranger, its viewer,
+member, owner, the site's admin, and a read-only token of an admin."""
 
 from typing import NamedTuple
 
@@ -10,7 +9,8 @@ OK = 200  # any answer but a refusal of the person: a success, or a refusal of t
 
 
 class Rule(NamedTuple):
-    """A status for each column. `self_`: for the user whom the address names, None where that is no case of its own."""
+    """An expected status for each column. `self_`: for the user whom the URL names, None if that user has no
+    status of its own."""
 
     anonymous: int
     stranger: int

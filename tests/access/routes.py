@@ -1,4 +1,4 @@
-"""Every route of the URL resolver, one line per alternative of a pattern."""
+"""All routes of the URL resolver, one for each alternative of a regular expression."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,8 @@ _ANCHOR = re.compile(r"\^(?!/\])|\$$")
 
 
 def routes() -> Iterator[tuple[str, Any]]:
-    """Yield (route, its view). A regular expression is written as the paths that it stands for."""
+    """Yield (route, its view). A regular expression is replaced by the paths that it matches; the route for
+    unknown addresses is left out."""
     for route, view in _walk(get_resolver(), ""):
         if route == NOWHERE:
             continue
@@ -28,7 +29,7 @@ def routes() -> Iterator[tuple[str, Any]]:
 
 
 def rest_routes() -> Iterator[tuple[str, Any]]:
-    """Yield (route below /api/v1/, view class)."""
+    """Yield (route without /api/v1/, its view class) of the REST API."""
     for route, view in routes():
         if route.startswith(API):
             yield route.removeprefix(API), view.view_class

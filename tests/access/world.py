@@ -1,4 +1,5 @@
-"""Two projects full of names that occur nowhere else, after a reclaim between them, and everybody of the cast."""
+"""The rows of the access matrix: the cast, and two projects, one of which has reclaimed GPUs from the other.
+Their names occur nowhere else, so that a leak is found in any answer."""
 
 import re
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ MARK = {"team-a": "kilo", "team-b": "lima"}
 
 @dataclass(frozen=True)
 class Target:
-    """One project with what the addresses of its things need."""
+    """One project, and one object of each kind that a URL can name."""
 
     project: Project
     job: Job
@@ -64,7 +65,8 @@ class Target:
     job_ids: tuple[object, ...]
 
     def relation(self, person: str) -> str:
-        """What somebody is to this project."""
+        """Return the column of `Rule` for a person: their role in this project, or `anonymous`, `stranger`,
+        `admin` or `read_only`."""
         if person in ("anonymous", "read_only"):
             return person
         return "admin" if person == "root" else ROLES[self.project.name].get(person, "stranger")
@@ -78,7 +80,7 @@ class Target:
 
 @dataclass
 class World:
-    """The cast, the two targets, and clients by person and credential."""
+    """The cast, the two targets, and each person's API tokens (`secrets`) and session cookies."""
 
     cast: Cast
     targets: tuple[Target, Target]
@@ -89,7 +91,7 @@ class World:
 
     @cached_property
     def secret_words(self) -> dict[str, re.Pattern[str]]:
-        """What is read of each project only by those who may see it: its mark, and the ids of its jobs."""
+        """Return by project a pattern of what only its readers may see: its mark, and the ids of its jobs."""
         return {
             target.project.name: re.compile(
                 "|".join([rf"{MARK[target.project.name]}-[\w-]*", *map(str, target.job_ids)])
@@ -98,7 +100,8 @@ class World:
         }
 
     def client(self, person: str, credential: str) -> Client:
-        """A fresh client: what an earlier cell did to its cookies is gone."""
+        """Return a new client with the person's `token` or `session`, so that cookies of an earlier test are
+        gone. Neither is sent for `anonymous`."""
         headers = {}
         if person != "anonymous" and credential == "token":
             headers["Authorization"] = f"Bearer {self.secrets[person]}"
@@ -109,7 +112,8 @@ class World:
         return client
 
     def leaks(self, person: str, text: str, sent: str) -> list[str]:
-        """What of a project that is none of theirs somebody reads in `text`. `sent`: the address, which they knew."""
+        """Return the secret words in `text` of projects that the person may not read. `sent`: the URL; words in
+        it are left out."""
         if person in ("root", "read_only"):
             return []
         found = []
@@ -121,7 +125,7 @@ class World:
 
 @contextmanager
 def build() -> Iterator[World]:
-    """Rows for one module. Call it inside a transaction that is rolled back."""
+    """Context manager that yields the rows for one test module. Call it inside a transaction that is rolled back."""
     plant, cast = Plant(), make_cast()
     try:
         yield _world(plant, cast)

@@ -1,4 +1,4 @@
-"""For every test of the web process: attempts to sign in and name look-ups of earlier tests do not count."""
+"""Fixtures of all tests of the web process. Sign-in attempts and name look-ups of earlier tests do not count."""
 
 import pytest
 

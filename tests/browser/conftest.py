@@ -1,4 +1,4 @@
-"""One running control plane and one Chromium for all browser tests: real processes, real sockets, four people."""
+"""Fixtures: one running control plane with four users, and one Chromium, for all browser tests."""
 
 import json
 import shlex
@@ -74,19 +74,21 @@ HARMLESS = (
 
 @dataclass
 class Yard:
-    """The control plane with its cast: root is admin; ana, ben and vera own, work in and look at team-a."""
+    """The control plane and its users: root is the site's admin; in team-a ana is owner, ben member and vera
+    viewer."""
 
     server: servers.ControlPlane
     jobs: list[str] = field(default_factory=list)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """An API call as the admin that must succeed."""
+        """Call the REST API as the admin and return the decoded answer. Asserts that it succeeds."""
         status, answer = self.server.call(method, f"/api/v1{path}", body)
         assert status < 300, (method, path, status, answer)
         return answer
 
     def submit(self, name: str, script: str = "sleep 300", project: str = "team-a", **fields: Any) -> str:
-        """Submit a job that runs a shell line; returns its id."""
+        """Submit a job that runs a shell script; return its id. `clear` deletes the job. `fields`: further fields
+        of the request."""
         body = {
             "name": name,
             "kind": "train",
@@ -99,16 +101,15 @@ class Yard:
         return job
 
     def state(self, job: str) -> str:
-        """The job's state now."""
         state: str = self.call("GET", f"/jobs/{job}")["status"]["state"]
         return state
 
     def wait_for(self, job: str, *states: str) -> None:
-        """Wait until the job is in one of these states."""
+        """Wait, at most 30 s, until the job is in one of these states."""
         wait_until(lambda: self.state(job) in states, 30, f"{shlex.join(states)} of {job}")
 
     def clear(self) -> None:
-        """Delete the jobs of a test and wait until they are gone."""
+        """Delete the jobs that `submit` created and wait until they are gone."""
         for job in self.jobs:
             self.server.call("DELETE", f"/api/v1/jobs/{job}")
         for job in self.jobs:
@@ -122,14 +123,14 @@ class Yard:
 
 @dataclass
 class Watched:
-    """A page and everything suspicious that happened on it."""
+    """A page, and the `troubles` on it: script errors, error messages of the console, and bad requests."""
 
     page: Page
     url: str
     troubles: list[str] = field(default_factory=list)
 
     def watch(self) -> "Watched":
-        """Listen for what must not happen."""
+        """Begin to record troubles; return the object."""
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.troubles.append(f"script error: {error}"))
         self.page.on("request", self._request)
@@ -137,17 +138,17 @@ class Watched:
         return self
 
     def go(self, path: str) -> Response:
-        """Open a page of ours."""
+        """Open a path of the control plane and return the response."""
         response = self.page.goto(f"{self.url}{path}")
         assert response is not None
         return response
 
     def is_live(self) -> None:
-        """Wait until the live dot says so."""
+        """Wait until the page shows that its live feed is connected."""
         self.page.wait_for_selector("#live[data-state=live]")
 
     def new_troubles(self) -> list[str]:
-        """What happened since the last call: one page's trouble is not counted against the next."""
+        """Return the troubles since the last call."""
         seen = self.troubles[:]
         self.troubles.clear()
         return seen
@@ -170,7 +171,7 @@ Open = Callable[..., Watched]
 
 @pytest.fixture(scope="session")
 def browser_path() -> str:
-    """The machine's Chromium."""
+    """Fixture: the path of this machine's Chromium. Skips the test without one."""
     path = servers.chromium()
     if path is None:
         pytest.skip("There is no Chromium: apt-get install chromium")
@@ -179,7 +180,7 @@ def browser_path() -> str:
 
 @pytest.fixture(scope="session")
 def running(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    """A started control plane with its people and projects."""
+    """Fixture: a started control plane with its users and projects."""
     with servers.control_plane(tmp_path_factory.mktemp("browser")) as server:
         yard = Yard(server)
         for name in PEOPLE:
@@ -193,7 +194,7 @@ def running(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def yard(running: Yard) -> Iterator[Yard]:
-    """The control plane; the jobs of the test are taken away after it."""
+    """Fixture: the control plane; jobs that the test submitted are deleted afterwards."""
     yield running
     running.clear()
 
@@ -214,7 +215,8 @@ def browser(playwright: Playwright, browser_path: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def sessions(browser: Browser, running: Yard) -> dict[str, Any]:
-    """Everybody's cookies: ana's, got at the sign-in page, and those of sessions of the others."""
+    """Fixture: the browser storage state by user name. ana signs in at the page, the others get a session
+    directly."""
     context = patient(browser.new_context())
     page = context.new_page()
     page.goto(f"{running.server.url}/login?next=/tokens")
@@ -234,8 +236,8 @@ def sessions(browser: Browser, running: Yard) -> dict[str, Any]:
 
 
 def session_keys(server: servers.ControlPlane) -> dict[str, str]:
-    """Sessions of all people but ana, as a sign-in makes them. Without the hash of a password, which takes a third of a
-    second of a core each time."""
+    """Return session keys by name of all users except ana, created in the database. This skips the password's
+    hash, which takes a third of a second of CPU each time."""
     names = [name for name in PEOPLE if name != "ana"]
     environment = server.environment | {"DJANGO_SETTINGS_MODULE": "controlplane.settings"}
     command = [sys.executable, "-c", MAKE_SESSIONS, *names]
@@ -245,28 +247,29 @@ def session_keys(server: servers.ControlPlane) -> dict[str, str]:
 
 
 def patient(context: BrowserContext) -> BrowserContext:
-    """Let what is waited for in it take as long as this machine needs now."""
+    """Set the context's time limit to what this machine needs under its present load; return the context."""
     context.set_default_timeout(patience(PATIENCE_MS))
     return context
 
 
 @pytest.fixture(scope="session")
 def kept(browser: Browser, sessions: dict[str, Any], running: Yard) -> Iterator["Kept"]:
-    """A context for each person, for the pages of all tests."""
+    """Fixture: one browser context per user, shared by all tests."""
     kept = Kept(browser, sessions, running.server.url)
     yield kept
     kept.close()
 
 
 class Kept:
-    """Contexts that tests share. An idle page keeps the process of each, so that a test's page needs no new one."""
+    """Browser contexts by user that tests share. An idle page in each keeps its process, so that a new page needs
+    no new one."""
 
     def __init__(self, browser: Browser, sessions: dict[str, Any], url: str) -> None:
         self._browser, self._sessions, self._url = browser, sessions, url
         self._idle: dict[str, Page] = {}
 
     def page_of(self, name: str, viewport: ViewportSize = DESKTOP, **media: Any) -> Page:
-        """A new page of this person."""
+        """Return a new page in the user's context. `media`: arguments of Playwright's `emulate_media`."""
         if name not in self._idle:
             context = self._browser.new_context(storage_state=self._sessions[name], viewport=DESKTOP)
             self._idle[name] = patient(context).new_page()
@@ -279,7 +282,7 @@ class Kept:
         return page
 
     def clear(self) -> None:
-        """Close what a test has opened and forget what its pages have stored."""
+        """Close the pages that a test opened, and restore the cookies and storage."""
         for name, idle in self._idle.items():
             opened = [page for page in idle.context.pages if page is not idle]
             for page in opened:
@@ -290,14 +293,14 @@ class Kept:
                 idle.context.add_cookies(self._sessions[name]["cookies"])
 
     def close(self) -> None:
-        """Close all contexts."""
         for idle in self._idle.values():
             idle.context.close()
 
 
 @pytest.fixture
 def open_as(browser: Browser, sessions: dict[str, Any], kept: Kept, yard: Yard) -> Iterator[Open]:
-    """Open a page as somebody, optionally with other settings of the browser; nothing may go wrong on any of them."""
+    """Fixture: a function that opens a page as a user, optionally with other settings of the browser. The test
+    fails if there is any trouble on one of the pages."""
     contexts: list[BrowserContext] = []
     pages: list[Watched] = []
 

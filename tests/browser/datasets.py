@@ -1,4 +1,5 @@
-"""Datasets of the instance that the browser tests look at: two versions with a picture and texts, one without any."""
+"""Datasets for the browser tests: one with two versions, which have a picture and texts, and one without a
+version."""
 
 import struct
 import urllib.request
@@ -12,7 +13,7 @@ from tests.waiting import patience, wait_until
 
 
 def picture(width: int = 96, height: int = 64) -> bytes:
-    """A grey ramp as PNG."""
+    """Return a PNG with a grey ramp."""
     rows = b"".join(b"\0" + bytes(255 * at // width for at in range(width)) for _ in range(height))
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -36,7 +37,7 @@ FILES = {
 
 
 def fill_datasets(yard: Yard) -> dict[str, str]:
-    """Make the datasets and a cache that is ready; return their ids."""
+    """Create the datasets, a cache that is ready, and a cache location; return the ids by name."""
     dataset = yard.call(
         "POST", "/projects/team-a/datasets", {"name": "chest-xray", "description": "Labelled scans"}
     )

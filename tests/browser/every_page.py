@@ -1,7 +1,8 @@
-"""Every page and an instance that fills them: jobs in every state, borrowed GPUs, a closed node, a cluster away.
+"""All pages, and an instance with content for them: jobs in every state, borrowed GPUs, a cordoned node, an
+unreachable cluster.
 
-A route that is in neither table fails `test_every_route_is_listed`, so no new page escapes the tests over all pages.
-"""
+`test_every_route_is_listed` fails for a route that is in neither table, so the tests of all pages include new
+ones."""
 
 import re
 from collections.abc import Iterator
@@ -152,13 +153,14 @@ OPENERS = (
 
 
 def routes() -> Iterator[URLPattern]:
-    """Every route that may answer with a page: outside the REST API, and not a file by its name."""
+    """Return each route that may answer with a page: outside the REST API, and without the file extension json,
+    csv or txt."""
     found = _below(get_resolver("controlplane.urls").url_patterns)
     return (route for route in found if not re.search(r"\.(json|csv|txt)\$?$", str(route.pattern)))
 
 
 def fill(yard: Yard) -> dict[str, str]:
-    """Submit JOBS and bring each into its state; return their ids by state."""
+    """Submit JOBS and bring each into its state; return the ids by state."""
     yard.call("POST", "/projects", {"name": "empty", "gpu_quota": 1})
     _attach_a_cluster_that_is_away(yard)
     # the queued one asks for all GPUs of both nodes: it waits for as long as any other runs
@@ -173,7 +175,7 @@ def fill(yard: Yard) -> dict[str, str]:
 
 
 def _volume_with_a_snapshot(yard: Yard) -> dict[str, str]:
-    """Make a volume that a job has written to and reported progress of, and that kept some of its output."""
+    """Create a volume with a snapshot and an artifact, which a finished job wrote; return the ids by kind."""
     volume = yard.call("POST", "/volumes", {"project": "team-a", "name": "volume", "size": "1Gi"})["id"]
     mount = {"volume": "volume", "mount_path": "/mnt"}
     script = f"mkdir /mnt/sub out; echo 1 > /mnt/file; echo 1 > out/weights; {LINES}; sleep 1"

@@ -1,4 +1,5 @@
-"""What a page is asked in the browser beside axe-core. Each answers with a list of findings, empty when all is well."""
+"""Scripts that check a page in the browser, beside axe-core. Each returns a list of findings, empty if there are
+none."""
 
 # What passes the edge is named as far as it can be found; closed menus have the place of when they were last open.
 SPILL = """() => {

@@ -1,4 +1,4 @@
-"""Values and their texts, which the server (tests/pure) and the browser (tests/browser) must write alike."""
+"""Values and their texts. The server (tests/pure) and the browser (tests/browser) must format them alike."""
 
 NBSP = "\u00a0"
 NUMBERS = [

@@ -1,4 +1,4 @@
-"""What tests of `yard` share: a scripted server, and a way to run a command line."""
+"""Fixtures for tests of `yard`: a scripted server, and functions that run a command line."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ JOB_ID = "0b9d2a3c-1111-4222-8333-444455556666"
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command line ended."""
+    """The exit code and outputs of a command line."""
 
     code: int
     out: str
@@ -39,7 +39,8 @@ def server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def settings(server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An environment that points at the scripted server; returns the config file's path (no file yet)."""
+    """Fixture: environment variables for the scripted server. Returns the path of the configuration file, which
+    does not exist yet."""
     for name in [name for name in os.environ if name.startswith("TRAINYARD_")]:
         monkeypatch.delenv(name)
     config = tmp_path / "config" / "yard.json"
@@ -54,7 +55,8 @@ def settings(server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def yard(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Ran]:
-    """Run a command line in this process. A slow machine is no silence of a followed log."""
+    """Fixture: a function that runs a command line in this process. The warning about a log without output is
+    off, since it would come on a slow machine."""
     monkeypatch.setattr("controlplane.cli.silence.QUIET_SECONDS", 3600.0)
 
     def run(*argv: str) -> Ran:
@@ -68,7 +70,7 @@ def yard(
 
 @pytest.fixture
 def yard_process(settings: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a command line as a process of its own, isolated as the installed `yard` is."""
+    """Fixture: a function that runs a command line in a process of its own, isolated as the installed `yard` is."""
 
     def run(*argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-I", "-c", START, *argv]
@@ -80,7 +82,8 @@ def yard_process(settings: Path) -> Callable[..., subprocess.CompletedProcess[st
 
 
 def job(name: str = "hyper1", state: str = "running", **status: Any) -> dict[str, Any]:
-    """A job as REST answers it, cut to what the CLI reads."""
+    """Return a job in the REST form, in this state, with the fields that the CLI reads. `status`: further fields
+    of its status."""
     return {
         "id": JOB_ID,
         "name": name,
@@ -137,7 +140,7 @@ def job(name: str = "hyper1", state: str = "running", **status: Any) -> dict[str
 
 
 def cluster(name: str = "prod", engine: str = "kubernetes", **status: Any) -> dict[str, Any]:
-    """A cluster as REST answers it."""
+    """Return a cluster in the REST form. `status`: fields of its status."""
     return {
         "name": name,
         "engine": engine,

@@ -1,4 +1,4 @@
-"""A small HTTP server that answers what a test tells it to, and remembers what it was asked."""
+"""An HTTP server that sends the answers that a test gives it, and records the requests."""
 
 import json
 from collections import defaultdict
@@ -15,9 +15,8 @@ from tests.waiting import wait_until
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer, once `when` holds. `body` is sent as JSON, or as it is when bytes; `is_cut` breaks the connection
-    instead.
-    """
+    """One answer, sent once `when` returns True. `body` is sent as JSON, or as it is if bytes. `is_cut` closes
+    the connection instead."""
 
     status: int = 200
     body: Any = None
@@ -28,8 +27,6 @@ class Reply:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request as it arrived."""
-
     method: str
     path: str
     query: dict[str, str]
@@ -38,7 +35,8 @@ class Asked:
 
 
 class ScriptedServer:
-    """`on(method, path, *replies)` scripts the answers of a path, the last one for ever; `asked` is the record."""
+    """`on(method, path, *replies)` sets the answers of a path in order; the last is repeated. `asked`: all
+    requests so far."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -79,7 +77,8 @@ def page(*rows: Any, next_url: str | None = None) -> dict[str, Any]:
 
 
 def events(*each: tuple[Any, ...]) -> Reply:
-    """Server-sent events, each (name, data) or (name, data, id), and then the end of the connection."""
+    """Return an answer of server-sent events, each (name, data) or (name, data, id), that then ends the
+    connection."""
     text = "".join(
         f"event: {name}\n{''.join(f'id: {mark}{chr(10)}' for mark in rest)}data: {json.dumps(data)}\n\n"
         for name, data, *rest in each
@@ -126,7 +125,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
             self.close_connection = self.close_connection or is_raw
 
         def log_message(self, *args: Any) -> None:
-            """Requests are in `asked`, not on standard error."""
+            """Do nothing: requests are in `asked`."""
 
     for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
         setattr(Handler, f"do_{method}", Handler.handle_any)

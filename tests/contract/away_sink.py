@@ -1,4 +1,5 @@
-"""A sink for worker processes whose lake is away. Only the standard library: they have nothing else."""
+"""A sink for worker processes that refuses all contents, as if its lake could not be reached. Imports little, as
+those processes do."""
 
 from collections.abc import Sequence
 
@@ -8,7 +9,7 @@ from datasets.storage.base import Blocked
 
 
 class AwaySink:
-    """Refuses as a lake does whose server is away."""
+    """A sink whose lake cannot be reached: it raises Blocked for every content."""
 
     def put_contents(self, contents: Sequence[Content]) -> None:
         raise Blocked("unreachable", "The lake is away.\tTry again later.")
@@ -20,7 +21,7 @@ class AwaySink:
         return set(digests)
 
     def flush(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is stored."""
 
 
 def away_sink(*, say: Say = silent) -> AwaySink:

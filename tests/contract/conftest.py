@@ -1,4 +1,4 @@
-"""The lakes."""
+"""Fixtures: a lake of each kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.contract.lakes import FolderKit, S3Kit
 
 @pytest.fixture(params=["folder", "s3"])
 def kit(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderKit | S3Kit:
-    """A lake of each kind; open it with `open_lake`."""
+    """Fixture: a lake of each kind, one test each. Open it with `open_lake(kit.spec())`."""
     if request.param == "folder":
         return FolderKit(tmp_path / "lake", monkeypatch)
     return S3Kit(tmp_path / "lake", request.getfixturevalue("s3"), f"tests/{uuid4().hex}")
@@ -23,7 +23,7 @@ def kit(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def lake(kit: FolderKit | S3Kit) -> Iterator[Lake]:
-    """The lake of `kit`."""
+    """Fixture: the opened lake of `kit`."""
     opened = open_lake(kit.spec())
     yield opened
     opened.close()

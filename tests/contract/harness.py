@@ -1,5 +1,4 @@
-"""What the contract suite needs of an engine: how to make one, and how a command of a certain life looks on
-it."""
+"""The engines under test of the contract suite: how to create each, and commands that end in certain ways on it."""
 
 from __future__ import annotations
 
@@ -40,7 +39,8 @@ SETTINGS = {
 
 @dataclass
 class EngineCase:
-    """One engine under test. `advance` lets time pass; `end_by_itself` lets a running pod end with a code."""
+    """One engine under test. `advance` lets a number of seconds pass; `copied`: the log paths that it copies, by
+    pod."""
 
     engine: Engine
     state_dir: Path
@@ -96,7 +96,7 @@ class EngineCase:
         return report
 
     def text(self, spec: PodSpec) -> str:
-        """All that the pod printed, as one text."""
+        """Return all that the pod has printed, as one text."""
         lines, page = [], self.engine.read_logs(spec.name, 0, 100_000)
         while page.lines:
             lines += page.lines
@@ -104,7 +104,7 @@ class EngineCase:
         return "".join(line.text + ("" if line.is_partial else "\n") for line in lines)
 
     def surely(self, order: Callable[..., None], *arguments: object) -> None:
-        """Carry out an order as the loop does: again, while it is put off."""
+        """Call a method of the engine until it does not ask to try again later, as the loop does; at most 60 s."""
 
         def is_done() -> bool:
             try:
@@ -128,7 +128,7 @@ class EngineCase:
 
 
 def kubernetes_settings(kube: KubeCluster) -> dict[str, Any]:
-    """Settings with which nobody else's pods and namespaces are ours."""
+    """Return engine settings whose names of pods and namespaces no other test uses."""
     name = uuid.uuid4().hex[:6]
     return {
         "installation": f"contract-{name}",

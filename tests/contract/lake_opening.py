@@ -1,4 +1,4 @@
-"""Opening a lake of the contract suite, also in a program that a test kills: little is imported here."""
+"""Opens a lake of the contract suite, also in a program that a test kills; imports little, to start fast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLIENT = ClientConfig(connect_seconds=20, answer_seconds=60, request_seconds=120
 
 
 def open_lake(spec: str) -> Lake:
-    """Open the lake of a kit."""
+    """Open the lake that a kit's `spec` describes."""
     found = json.loads(spec)
     if "bucket" not in found:
         return FolderLake(Path(found["root"]))
@@ -25,5 +25,5 @@ def open_lake(spec: str) -> Lake:
 
 
 def lake_sink(spec: str, *, say: Say = silent) -> LakeSink:
-    """Open the sink of a kit's lake."""
+    """Open a sink that stores into the lake that a kit's `spec` describes."""
     return LakeSink(open_lake(spec))

@@ -1,4 +1,4 @@
-"""The lakes that the contract suite runs on, and what only a test does to one: damage, loss and age."""
+"""The lakes of the contract suite, and operations that only tests need: damage, loss and age."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ A_WEEK = 7 * 86400.0
 
 
 class LakeKit(Protocol):
-    """One lake of a test, which may be opened several times."""
+    """One lake of a test; it can be opened several times."""
 
     root: Path
 
     def spec(self) -> str:
-        """What `open_lake` opens in another process."""
+        """Return the text with which `open_lake` opens the lake, also in another process."""
 
     def damage(self, lake: Lake, digest: bytes) -> None:
-        """Change a byte of a stored content."""
+        """Change a byte of the stored content, so that it does not match its digest."""
 
     def lose(self, lake: Lake, digest: bytes) -> None:
-        """Remove the file or object that holds a content."""
+        """Remove the file or object that holds the content."""
 
     def lose_index(self) -> None:
         """Remove the index of a closed lake."""
 
     def age(self, lake: Lake) -> None:
-        """Make all that is stored a week old until it is renewed."""
+        """Make all stored contents a week old until they are renewed."""
 
     def stored_bytes(self) -> int:
-        """The bytes of all packs and objects."""
+        """Return the bytes of all packs and objects together."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ class S3Kit:
 
 
 def sink_of(kit: LakeKit) -> SinkSpec:
-    """What `sync_tree` opens to write into a kit's lake."""
+    """Return the description with which `sync_tree` opens a sink of the kit's lake."""
     return "tests.contract.lake_opening:lake_sink", (kit.spec(),)
 
 

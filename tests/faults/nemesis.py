@@ -1,4 +1,5 @@
-"""Draws faults from a seed and does them to a running control plane; its schedule is kept for the report."""
+"""Injects faults into a running control plane, in an order drawn from a seed. Records them in `schedule` for the
+report."""
 
 import logging
 import random
@@ -25,7 +26,7 @@ CLAIMED = "SELECT id FROM controlplane_command WHERE state = 'claimed'"
 
 
 class Nemesis:
-    """`run` until `stop`. `probe` is called while Redis is frozen and must return soon."""
+    """Injects faults from `run` until `stop`. `probe` is called while Redis is frozen, and must return soon."""
 
     def __init__(self, running: ControlPlane, dice: random.Random, probe: Callable[[], None]) -> None:
         self.running, self.dice, self.probe = running, dice, probe
@@ -40,7 +41,8 @@ class Nemesis:
         ]
 
     def run(self) -> None:
-        """One fault after another. Every deed is done once, in drawn order, before any is done again."""
+        """Inject one fault after another until `stop`. Each kind occurs once, in random order, before any occurs
+        again."""
         while not self._is_stopping.is_set():
             for deed in self.dice.sample(self._deeds, len(self._deeds)):
                 if self._is_stopping.wait(self.dice.uniform(*PAUSE_SECONDS)):
@@ -53,7 +55,8 @@ class Nemesis:
         self._is_stopping.set()
 
     def kill(self, name: str, process: psutil.Process | None = None) -> str:
-        """SIGKILL, if it lives at the moment."""
+        """Send SIGKILL to a process of the control plane (`process`, else the one named `name`). Return what
+        happened."""
         process = process or self.running.children().get(name)
         if process is None:
             return f"{name} is not up yet"
@@ -64,7 +67,8 @@ class Nemesis:
         return f"kill -9 {name}"
 
     def kill_amid_a_command(self) -> str:
-        """SIGKILL the worker between its claim of a command and the record of its effect."""
+        """Send SIGKILL to the worker after it has claimed a command and before it records the result. Return what
+        happened."""
         worker = self.running.children().get("worker")
         if worker is None:
             return "worker is not up yet"
@@ -80,7 +84,7 @@ class Nemesis:
         return "the worker had no command to be killed in"
 
     def flush(self) -> str:
-        """Empty Redis."""
+        """Delete all keys in Redis. Return what happened."""
         socket_path = Path(self.running.state_dir) / "redis" / "redis.sock"
         client = redis.Redis(unix_socket_path=str(socket_path), socket_timeout=1)
         try:
@@ -93,7 +97,7 @@ class Nemesis:
         return "emptied Redis"
 
     def freeze(self) -> str:
-        """SIGSTOP Redis for a while, and at least until a POST that is sent meanwhile has its answer."""
+        """Stop Redis for FREEZE_SECONDS, and at least until `probe` returns. Return what happened."""
         process = self.running.children().get("redis")
         if process is None:
             return "redis is not up yet"

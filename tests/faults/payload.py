@@ -1,8 +1,8 @@
-"""What the jobs of a campaign run: a shell script that keeps its own records, in a directory the product never touches.
+"""The program of a campaign's jobs: a shell script that writes records into a directory that the product never
+touches.
 
-`<job>.<attempt>.<rank>.start` is made with O_EXCL (noclobber), so that a second execution of one attempt is seen: it
-leaves a `.twice` record and fails. `.end` holds the exit code that the script is about to return.
-"""
+`<job>.<attempt>.<rank>.start` is created with O_EXCL (noclobber): a second execution of an attempt fails and
+leaves a `.twice` record. `.end` holds the exit code with which the script then ends."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ AFTER = {
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One start or end, as the payload itself wrote it."""
+    """One record of the script; `what` is `start`, `twice` or `end`."""
 
     job_id: str
     attempt: int
@@ -37,17 +37,17 @@ class Record:
 
 
 def command(life: str) -> list[str]:
-    """The command of a job with one of the lives in AFTER."""
+    """Return the command of a job that ends as `life` (a key of AFTER) says."""
     return ["/bin/sh", "-c", SCRIPT % {"lines": LINES, "after": AFTER[life]}]
 
 
 def printed_lines() -> list[str]:
-    """Everything that one attempt prints."""
+    """Return all lines that one attempt prints."""
     return [f"line {number}" for number in range(1, LINES + 1)]
 
 
 def read_records(directory: Path) -> Counter[Record]:
-    """All records that the payloads left."""
+    """Return all records in the directory, each with its number."""
     found: Counter[Record] = Counter()
     for path in directory.iterdir():
         job_id, attempt, rank, what = path.name.split(".")[:4]

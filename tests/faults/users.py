@@ -1,4 +1,5 @@
-"""People who submit with idempotency keys, repeat what got no answer, and write down what was acknowledged."""
+"""Users who submit jobs with idempotency keys, repeat requests without an answer, and record the acknowledged
+ones."""
 
 import http.client
 import json
@@ -28,7 +29,7 @@ LIVES = (
 
 @dataclass(slots=True)
 class Submitted:
-    """An acknowledged job: what was sent, what must become of it."""
+    """An acknowledged job: its request, and the state in which it must end."""
 
     id: str
     key: str
@@ -40,7 +41,7 @@ class Submitted:
 
 @dataclass
 class User:
-    """One person with a token and a project of their own."""
+    """A user with a token and a project of their own, and the jobs that were acknowledged."""
 
     running: ControlPlane
     name: str
@@ -56,7 +57,7 @@ class User:
         return f"/api/v1/projects/team-{self.name}/jobs"
 
     def work(self, jobs: int) -> None:
-        """Submit one job after another; end those that would run for ever."""
+        """Submit `jobs` jobs one after another; end those that would never end."""
         for _ in range(jobs):
             _pause(self.dice.uniform(0, LONGEST_REST_SECONDS))
             job = self.submit(self.dice.choice(LIVES))
@@ -67,7 +68,7 @@ class User:
                 self.end(job)
 
     def submit(self, life: str) -> Submitted:
-        """Send one job until it is acknowledged."""
+        """Submit a job that behaves as `life` says (see payload.AFTER) until it is acknowledged."""
         with self._lock:
             self._count += 1
             key = f"{self.name}-{self._count}"
@@ -89,7 +90,7 @@ class User:
         return job
 
     def end(self, job: Submitted) -> None:
-        """Stop or delete a job."""
+        """Stop or delete a job, by chance, until that is acknowledged."""
         if self.dice.random() < 0.6:
             self.insist("POST", f"/api/v1/jobs/{job.id}/stop", None, f"{job.key}-stop")
             job.ending = "stopped"
@@ -98,7 +99,8 @@ class User:
             job.ending = "deleted"
 
     def insist(self, method: str, path: str, body: Any, key: str) -> tuple[int, Any]:
-        """Repeat a call until it is answered; only a 503 is an answer to try again after."""
+        """Repeat a request until it succeeds; return its status and answer. Raises AssertionError for any other
+        error than a broken connection or 503, and after PATIENCE_SECONDS."""
         deadline = time.monotonic() + patience(PATIENCE_SECONDS)
         while True:
             try:
@@ -112,7 +114,8 @@ class User:
             _pause(AGAIN_AFTER_SECONDS)
 
     def call(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
-        """One call: status and decoded JSON. A connection that breaks raises."""
+        """Send one request; return the status and decoded JSON. `key`: an idempotency key, "" for none. Raises
+        OSError or HTTPException if the connection breaks."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         headers |= {"Idempotency-Key": key} if key else {}
         data = None if body is None else json.dumps(body).encode()
@@ -126,12 +129,13 @@ class User:
 
 
 def _pause(seconds: float) -> None:
-    """People take their time; there is no condition to wait for."""
+    """Wait, as a person does between actions; there is no condition to wait for."""
     threading.Event().wait(seconds)
 
 
 def make_user(running: ControlPlane, name: str, dice: random.Random, records: str) -> User:
-    """A user with a token, who owns a project that holds half of the cluster and never borrows."""
+    """Create a user with a token, who owns a project with half of the cluster as quota and limit. `records`: the
+    directory of the jobs' records."""
     assert running.call("POST", "/api/v1/users", {"username": name})[0] == 201
     status, token = running.call("POST", "/api/v1/tokens", {"name": "campaign", "user": name})
     assert status == 201, token

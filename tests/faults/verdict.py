@@ -1,4 +1,5 @@
-"""The judgement after a campaign: recorder, payloads' records, REST, rows and the process table against each other."""
+"""Compares, after a campaign, the acknowledged requests, the jobs' records, REST, the database and the process
+table. Functions `faults_of_...` yield a sentence for each fault."""
 
 import sqlite3
 from collections import Counter
@@ -17,12 +18,12 @@ FINAL = {"succeeded", "failed", "stopped", "timed_out"}
 
 
 def is_at_rest(users: list[User]) -> bool:
-    """Every job of every user is in a final state, and deleted ones are gone."""
+    """Return whether each user's jobs are in a final state and the deleted ones are gone."""
     return all(len(unfinished(user)) == 0 for user in users)
 
 
 def unfinished(user: User) -> list[str]:
-    """Names of the jobs that are still on their way."""
+    """Return the names of jobs that are not in a final state, or are deleted and not gone."""
     status, page = user.call("GET", f"{user.jobs_path}?limit=500")
     assert status == 200, page
     deleted = {job.id for job in user.submitted if job.ending == "deleted"}
@@ -32,7 +33,8 @@ def unfinished(user: User) -> list[str]:
 
 
 def faults_of_jobs(user: User, records: Counter[Record]) -> Iterator[str]:
-    """Jobs that were lost, doubled, restarted or ended otherwise than they should."""
+    """Yield jobs that were lost, created twice or started again, that ended in another state than expected, or
+    whose log differs."""
     _, page = user.call("GET", f"{user.jobs_path}?limit=500")
     shown = {one["id"]: one for one in page["results"]}
     kept = {job.id for job in user.submitted if job.ending != "deleted"}
@@ -80,14 +82,15 @@ def _faults_of_log(user: User, job: Submitted, name: str, attempt: int, rank: in
 
 
 def faults_of_records(records: Counter[Record]) -> Iterator[str]:
-    """Attempts that ran twice."""
+    """Yield attempts that ran twice."""
     for record in records:
         if record.what == "twice":
             yield f"attempt {record.attempt} of {record.job_id}, rank {record.rank}, ran twice"
 
 
 def faults_of_rows(database: Path) -> Iterator[str]:
-    """The ledger at rest, the events' numbers, and one audit entry for each acknowledged submission."""
+    """Yield what a database at rest must not have: allocated GPUs, unreleased rows, and gaps in the events'
+    numbers."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         for table, column in (("controlplane_device", "allocated_milli"), ("jobs_job", "allocated_milli")):
             held = connection.execute(f"SELECT SUM({column}) FROM {table}").fetchone()[0]
@@ -105,7 +108,7 @@ def faults_of_rows(database: Path) -> Iterator[str]:
 
 
 def faults_of_keys(user: User) -> Iterator[str]:
-    """Keys that give another job, or a second one, when their POST is repeated."""
+    """Yield idempotency keys that give another job when their request is repeated."""
     for job in user.submitted:
         _, answer = user.insist("POST", user.jobs_path, job.body, job.key)
         if answer["id"] != job.id:
@@ -113,7 +116,8 @@ def faults_of_keys(user: User) -> Iterator[str]:
 
 
 def processes_left(records: Path) -> list[psutil.Process]:
-    """Processes of payloads and their shims that are still there."""
+    """Return the processes of payloads and their supervisors that still exist. `records`: the directory of the
+    records."""
     left = []
     for process in psutil.process_iter():
         try:
@@ -126,7 +130,7 @@ def processes_left(records: Path) -> list[psutil.Process]:
 
 
 def sweep(records: Path) -> None:
-    """End what a campaign that failed has left: pods outlive their control plane."""
+    """Kill the processes that a failed campaign left: pods outlive their control plane."""
     for process in processes_left(records):
         try:
             process.kill()

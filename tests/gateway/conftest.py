@@ -1,4 +1,4 @@
-"""The loop's plant, for what needs no server, and the control plane with a job for what does."""
+"""Fixtures: the loop's plant for tests without a server, and a control plane with a job for the others."""
 
 from tests.gateway.yard import yard
 from tests.loop.conftest import plant

@@ -1,4 +1,5 @@
-"""A control plane with a job that serves pages, asked over plain sockets as a browser or a program would."""
+"""A control plane with a job that serves pages, and requests over plain sockets as a browser or program sends
+them."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ Answer = tuple[int, http.client.HTTPMessage, bytes]
 
 @dataclass(frozen=True)
 class Yard:
-    """A control plane with team-a, where ana is a member, vic a viewer and chi nothing, and one job with four ports, of
-    which 7777 has no server."""
+    """A control plane with team-a, where ana is member, vic viewer and chi a stranger, and one job with four
+    ports, of which 7777 has no server. `ana`, `chi`, `vic`: their tokens."""
 
     server: ControlPlane
     job_id: str
@@ -39,7 +40,7 @@ class Yard:
         return urllib.parse.urlsplit(self.server.url).netloc
 
     def host(self, port: int = 8888, job_id: str = "") -> str:
-        """The name under which a port of the job is served."""
+        """Return the host name and port at which a port of the job is served."""
         return f"{job_id or self.job_id}-{port}.localhost:{self.netloc.partition(':')[2]}"
 
     def origin(self, port: int = 8888) -> str:
@@ -56,7 +57,8 @@ class Yard:
         body: bytes | None = None,
         **headers: str,
     ) -> Answer:
-        """Ask the control plane's own host, or another one named by `Host`."""
+        """Send a request to the control plane's own host, or to the one in the header `Host`. Return status,
+        headers and body. Underscores in the names of `headers` become hyphens."""
         connection = http.client.HTTPConnection(self.netloc, timeout=patience(20))
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token:
@@ -72,12 +74,12 @@ class Yard:
         self, path: str, token: str | None = None, method: str = "GET", body: bytes | None = None, *,
         port: int = 8888, **headers: str,
     ) -> Answer:  # fmt: skip
-        """Ask the job's own host."""
+        """Send a request to the host of a port of the job. See `get`."""
         return self.get(path, token, method, body, **({"Host": self.host(port)} | headers))
 
     def visit(self, url: str, cookies: dict[str, str], **headers: str) -> tuple[str, Answer]:
-        """Open a page as a browser does: follow redirects between hosts with each host's own cookies, which are kept in
-        `cookies` ("host name" -> Cookie header). The address at the end, and its answer."""
+        """Open a page as a browser does: follow redirects, with each host's cookies. `cookies` (host -> Cookie
+        header) is updated. Return the last URL and its answer."""
         for _ in range(10):
             parts = urllib.parse.urlsplit(url)
             target = parts.path + (f"?{parts.query}" if parts.query else "")
@@ -94,7 +96,7 @@ class Yard:
         raise AssertionError(f"redirected without end, last to {url}")
 
     def service_cookie(self, session: str, port: int = 8888) -> str:
-        """What lets a browser of this session in at the job's host, as a Cookie header."""
+        """Return the Cookie header with which a browser with this session may use the job's host."""
         cookies = {self.netloc: session}
         _, (status, _, _) = self.visit(f"{self.server.url}{self.entrance(port=port)}", cookies)
         assert status == 200
@@ -103,7 +105,7 @@ class Yard:
     def socket(
         self, path: str, token: str | None = None, *, port: int = 6006, **options: Any
     ) -> ClientConnection:
-        """A websocket to the job's own host."""
+        """Return an open websocket to the host of a port of the job."""
         headers = options.pop("headers", {}) | ({"Authorization": f"Bearer {token}"} if token else {})
         address = self.netloc.partition(":")[0], int(self.netloc.partition(":")[2])
         return connect(
@@ -119,7 +121,7 @@ class Yard:
         )  # fmt: skip
 
     def sign_in(self, name: str = "ana", public_url: str = "") -> str:
-        """A session's cookie, through the sign-in page at the control plane's public address."""
+        """Sign in at the page under `public_url` and return the session's cookie."""
         public_url = public_url or self.server.url
         host = urllib.parse.urlsplit(public_url).netloc
         _, headers, page = self.get("/login", Host=host)
@@ -183,7 +185,7 @@ def program(name: str) -> str:
 
 
 def stop(server: ControlPlane, job_id: str) -> None:
-    """Jobs outlive the control plane, so this one is ended before it goes."""
+    """Stop the job, since jobs outlive the control plane; wait for its end."""
     call(server, "POST", f"/api/v1/jobs/{job_id}/stop", {})
 
     def is_stopped() -> bool:
@@ -199,7 +201,7 @@ def call(server: ControlPlane, method: str, path: str, body: dict[str, Any] | No
 
 
 def member(server: ControlPlane, name: str, role: str | None) -> str:
-    """A token of a new user, who has that role in team-a if one is given."""
+    """Create a user, with this role in team-a unless it is None; return a token."""
     call(server, "POST", "/api/v1/users", {"username": name, "password": PASSWORD})
     if role:
         call(server, "POST", "/api/v1/projects/team-a/members", {"user": name, "role": role})
@@ -215,6 +217,6 @@ def answers_websockets(yard: Yard) -> bool:
 
 
 def seen(answer: bytes) -> dict[str, Any]:
-    """What the job's server says that it was asked."""
+    """Return the request that the job's server got, from its answer."""
     result: dict[str, Any] = json.loads(answer)
     return result

@@ -1,4 +1,4 @@
-"""The prose of the product's Python files: docstrings, comments and identifiers, with their lines."""
+"""The texts in the product's Python files: docstrings, comments and identifiers, with their lines."""
 
 import ast
 import io
@@ -55,7 +55,7 @@ def in_words(name: str) -> str:
 
 
 def own_line_comments(path: Path) -> Iterator[Text]:
-    """Yield the comments that stand on a line of their own, without directives to tools."""
+    """Yield the comments that have a line of their own, except directives to tools."""
     source = io.StringIO(path.read_text(encoding="utf-8"))
     for token in tokenize.generate_tokens(source.readline):
         is_alone = token.type == tokenize.COMMENT and not token.line[: token.start[1]].strip()
@@ -64,7 +64,7 @@ def own_line_comments(path: Path) -> Iterator[Text]:
 
 
 def banned_in(path: Path) -> list[tuple[Text, str]]:
-    """Return the texts of a file that hold a banned word, each with that word."""
+    """Return the docstrings and identifiers of a file that contain a banned word, each with that word."""
     return [
         (text, found[0])
         for text in (*docstrings(path), *names(path))

@@ -1,4 +1,4 @@
-"""What the house tests read: the tree's Python files, their syntax trees, and who imports whom."""
+"""The Python files of the repository, their syntax trees, and their imports, for the house tests."""
 
 import ast
 from collections.abc import Iterator
@@ -12,30 +12,31 @@ ALL = (*PRODUCT, "tests", "bench", "tools")
 
 @cache
 def python_files(tops: tuple[str, ...] = ALL) -> tuple[Path, ...]:
-    """Our Python files below these directories, manage.py among them."""
+    """Return all Python files below these directories, and manage.py."""
     found = [path for top in tops for path in (ROOT / top).rglob("*.py")]
     return (*sorted(found), ROOT / "manage.py")
 
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """The file's syntax tree."""
+    """Return a file's syntax tree; cached."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def module_of(path: Path) -> str:
-    """The dotted name that imports this file."""
+    """Return the name by which this file is imported."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 @cache
 def known_modules() -> frozenset[str]:
-    """Every module of ours."""
+    """Return the names of all modules of the repository."""
     return frozenset(map(module_of, python_files()))
 
 
 def imports_of(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Every module that is imported, anywhere in the file, with its line. Types-only imports count too."""
+    """Yield (module, line) for every import in the file, including those inside functions and those for types
+    only."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)

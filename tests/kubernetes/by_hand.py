@@ -1,4 +1,4 @@
-"""Rows, a real cluster, and the loop turned by hand: a test says when a cycle runs and what time it is then."""
+"""Rows, a real cluster, and the loop run by the test itself: it decides when a cycle runs and which time it sees."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from tests.waiting import wait_until
 
 
 class Yard:
-    """`ahead`: by how much our clock is ahead of the true one. `access`: another way to the cluster, as by a proxy."""
+    """A cluster row of its own on a Kubernetes cluster. `ahead`: by how much the loop's clock is ahead of the
+    true one. `access`: another way to the API server, such as through a proxy; `settings`: of the engine."""
 
     def __init__(
         self,
@@ -58,7 +59,8 @@ class Yard:
         self._open()
 
     def add_node(self, gpus: int = 4, resources: Mapping[str, str] | None = None, **labels: str) -> str:
-        """A fake node for this yard alone, where its setting node_selector is {"yard": ...} as in `own`."""
+        """Create a fake node with `gpus` GPUs; return its name. With the setting node_selector of `own`, no other
+        test uses the node."""
         name = f"{self.name}-{len(self.nodes)}"
         selector = self.settings.get("node_selector", {})
         labels = {**gpu_labels(32768, "default"), **selector, **labels}
@@ -68,7 +70,7 @@ class Yard:
         return name
 
     def look_at_nodes(self) -> None:
-        """In the next cycle."""
+        """Let the next cycle read the nodes again."""
         forget_contexts()
 
     def project(self, name: str = "team", quota: float = 4, **fields: Any) -> Project:
@@ -77,7 +79,7 @@ class Yard:
         return project
 
     def tick(self) -> None:
-        """One cycle, and every due command, long ones too."""
+        """Run one cycle and all due commands, also long ones."""
         assert run_cycle(timezone.now() + self.ahead) is not None
         while execute_due():
             pass
@@ -100,7 +102,8 @@ class Yard:
             raise AssertionError(f"{job.name}: {job.state} {job.reason} {job.details}") from error
 
     def until_succeeded(self, job: Job) -> None:
-        """For programs in real containers, which take their time to start."""
+        """Wait, at most 90 s, until the job has ended, and assert that it succeeded. For programs in real
+        containers."""
 
         def has_ended() -> bool:
             job.refresh_from_db()
@@ -110,12 +113,12 @@ class Yard:
         assert job.state == "succeeded", (job.reason, job.message)
 
     def path_of(self, job: Job, rank: int = 0) -> str:
-        """Of the job's newest pod, at the server."""
+        """Return the path, at the API server, of the job's newest pod of this rank."""
         pod = Pod.objects.filter(job=job, rank=rank).latest("pk")
         return f"/api/v1/namespaces/{self.prefix}{job.project.name}/pods/{pod.name}"
 
     def restart(self) -> None:
-        """A new process would open its own engine."""
+        """Open a new engine, as a new process does."""
         self.engine.close()
         self._open()
 
@@ -129,7 +132,7 @@ class Yard:
             self.kube.api("DELETE", f"/api/v1/nodes/{node}")
 
     def _end(self) -> object:
-        """What is left, once nothing is waited for."""
+        """Make all pending commands due; return the pods that still exist."""
         Command.objects.filter(state=Command.PENDING).update(not_before=self.cluster.created_at)
         return self.engine.pods()
 
@@ -139,7 +142,7 @@ class Yard:
 
 
 def own() -> dict[str, Any]:
-    """Settings of a yard that has nodes of its own in a cluster that others use too."""
+    """Return engine settings that restrict a cluster to nodes that `Yard.add_node` creates for it."""
     return {"node_selector": {"yard": secrets.token_hex(3)}}
 
 
@@ -158,7 +161,7 @@ def started(yard: Yard, *jobs: Job) -> None:
 
 
 def put_forward(owner: object, name: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock, of seconds or of moments."""
+    """Set a clock `seconds` ahead: the function `name` of `owner`, which returns seconds or a datetime."""
     tell = getattr(owner, name)
     first = tell()
     by = timedelta(seconds=seconds) if isinstance(first, datetime) else seconds

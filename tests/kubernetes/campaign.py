@@ -1,4 +1,4 @@
-"""What a campaign on Kubernetes is made of: people, a saboteur, and a witness at the server's own door."""
+"""The parts of a campaign on Kubernetes: users, injected faults, and an observer at the API server."""
 
 from __future__ import annotations
 
@@ -44,10 +44,9 @@ Raw = dict[str, Any]
 
 
 class Witness:
-    """Follows our pods without the proxy, in the server's own order; `broken` says which promise was not kept.
+    """Follows our pods at the API server, without the proxy; `broken`: a sentence for each broken promise.
 
-    A pod is alive from its binding to its end, or to the end of its node.
-    """
+    A pod counts as alive from its binding until it or its node ends."""
 
     def __init__(self, kube: KubeCluster, installation: str) -> None:
         self.broken: list[str] = []
@@ -63,7 +62,7 @@ class Witness:
         self._thread.start()
 
     def lose_node(self, name: str) -> None:
-        """From now on nothing runs on this node."""
+        """Let no pod of this node count as alive any more."""
         self._lost_nodes.add(name)
 
     def close(self) -> None:
@@ -80,7 +79,8 @@ class Witness:
         return urllib.request.urlopen(request, context=self._kube._context, timeout=600)
 
     def _follow(self) -> None:
-        """A server may end any watch: the next one goes on from there, and one that cannot has seen too little."""
+        """Take all events of our pods. The server may end a watch at any time: the next one continues from there.
+        An error means that events were missed, which is reported in `broken`."""
         while not self._is_closing:
             with suppress(OSError, ValueError, AttributeError, http.client.HTTPException):
                 for line in self._answer:
@@ -129,8 +129,8 @@ def devices(pod: Raw) -> Any:
 
 @dataclass
 class Plant:
-    """The control plane in this process, behind the proxy. `restart` is what a kill and a new worker are to rows and
-    to the cluster; the threads of the killed one go on for a moment, as a process does that was only paused."""
+    """The control plane in this process, behind the proxy. `restart` has the effect of a killed worker and a new
+    one on rows and cluster; the threads of the old one go on for a moment, as in a process that was only paused."""
 
     kube: KubeCluster
     proxy: FaultProxy
@@ -171,7 +171,8 @@ class Plant:
 
 @dataclass
 class Campaign:
-    """Draws what happens next: `deed` is one thing that people, nodes, networks or processes do."""
+    """Draws what happens next; `deed` does one thing that users, nodes, networks or processes do. `schedule`
+    records it, `expected` the states in which each job may end."""
 
     plant: Plant
     witness: Witness
@@ -202,7 +203,8 @@ class Campaign:
         self.schedule.append(self.dice.choice(self._deeds)())
 
     def add_node(self, gpus: int, *, is_shared: bool) -> str:
-        """A node of whole GPUs, or of GPUs in two parts each."""
+        """Create a fake node with whole GPUs, or with GPUs of two parts each if `is_shared`. Return a text for
+        the schedule."""
         name = f"{LABEL}-{secrets.token_hex(3)}"
         parts = {f"{GPU}.replicas": "2", f"{GPU}.sharing-strategy": "time-slicing"} if is_shared else {}
         labels = {**gpu_labels(32768, "default"), **parts, **self.plant.cluster.settings["node_selector"]}
@@ -211,7 +213,7 @@ class Campaign:
         return f"node {name}"
 
     def remove_a_node(self) -> str:
-        """Take one node's object away, and add another."""
+        """Delete a node from the cluster and create another. Return a text for the schedule."""
         name = self._nodes.pop(self.dice.randrange(len(self._nodes)))
         self.witness.lose_node(name)
         self.plant.kube.must("DELETE", f"/api/v1/nodes/{name}")
@@ -299,7 +301,8 @@ class Campaign:
         return f"cut {self.plant.proxy.cut_all()} connections"
 
     def freeze(self) -> str:
-        """Nothing is answered for a while; what was asked is carried out, or not, after it."""
+        """Let the proxy answer nothing for a while; afterwards waiting requests are carried out, or not. Return a
+        text for the schedule."""
         self.plant.proxy.freeze()
         rest(self.dice.choice([0.5, 2]))
         self.plant.proxy.thaw()
@@ -310,13 +313,13 @@ class Campaign:
         return "kill of the worker"
 
     def _a_pod(self) -> Raw | None:
-        """One that runs, as the server says."""
+        """Return one of our running pods, as the API server has it; None if there is none."""
         found = [pod for pod in pods_of(self.plant) if pod["status"].get("phase") == "Running"]
         return self.dice.choice(sorted(found, key=lambda pod: pod["metadata"]["name"])) if found else None
 
 
 def pods_of(plant: Plant) -> list[Raw]:
-    """Our pods, by the server itself."""
+    """Return our pods, as the API server has them."""
     return found(plant, "/api/v1/pods")
 
 
@@ -327,19 +330,20 @@ def found(plant: Plant, collection: str) -> list[Raw]:
 
 
 def hurry() -> None:
-    """What waits for its next try need not wait. Names that are held against late starts stay held."""
+    """Make waiting jobs and pending commands due now, except commands that forget a pod, so that its name stays
+    reserved against late starts."""
     due = Command.objects.filter(state=Command.PENDING).exclude(kind=FORGET_POD)
     due.update(not_before=LONG_AGO)
     Job.objects.filter(state=lifecycle.QUEUED, not_before__isnull=False).update(not_before=LONG_AGO)
 
 
 def let_names_go() -> None:
-    """No start is on its way any more."""
+    """Make the commands that forget a pod due now: no start is unfinished any more."""
     Command.objects.filter(state=Command.PENDING, kind=FORGET_POD).update(not_before=LONG_AGO)
 
 
 def free_claims(plant: Plant) -> None:
-    """Claims that were to be provisioned on a node that is gone: a provisioner forgets that node, after minutes."""
+    """Let unbound claims forget a selected node that was deleted, as a provisioner does after minutes."""
     nodes = {node["metadata"]["name"] for node in plant.kube.must("GET", "/api/v1/nodes")["items"]}
     for claim in found(plant, CLAIMS):
         metadata = claim["metadata"]
@@ -350,12 +354,12 @@ def free_claims(plant: Plant) -> None:
 
 
 def rest(seconds: float) -> None:
-    """Time in which the world goes on; there is no condition to wait for."""
+    """Wait; there is no condition to wait for."""
     threading.Event().wait(seconds)
 
 
 def faults_of_rest(plant: Plant) -> Iterator[str]:
-    """What differs between rows, engine and server when all is quiet."""
+    """Yield the differences between rows, engine and API server, when nothing is in progress."""
     server = {pod["metadata"]["name"]: pod for pod in pods_of(plant)}
     rows = {pod.name: pod for pod in Pod.objects.filter(released_at=None).select_related("node", "job")}
     held = {name for name, pod in server.items() if names.STOPPED in pod["metadata"]["labels"]}

@@ -1,4 +1,4 @@
-"""The Helm chart as tests use it: rendered by the real helm, as documents."""
+"""The Helm chart for tests, rendered by the real helm."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _kubeconfigs: dict[tuple[str, str, tuple[str, str] | None, str], str] = {}  # of
 
 
 class ChartRefused(Exception):
-    """What helm said."""
+    """helm failed; the message is its error output."""
 
 
 def helm(*arguments: str) -> str:
-    """What helm prints. Raises ChartRefused."""
+    """Run helm and return its standard output. Raises ChartRefused if it fails."""
     command = [str(build.ready()["helm"]), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=patience(120), check=False)
     if result.returncode != 0:
@@ -41,7 +41,8 @@ def helm(*arguments: str) -> str:
 
 
 def render(*files: Path, sets: Sequence[str] = (ADDRESS,), namespace: str = NAMESPACE) -> list[Raw]:
-    """The objects of the chart with these values, hooks among them."""
+    """Return the objects of the chart with these values, including hooks. `files`: of values; `sets`: single
+    values, as `--set` takes them."""
     words = ["template", RELEASE, str(CHART), "--namespace", namespace, "--kube-version", KUBE_VERSION]
     text = helm(*words, *_values(files, sets))
     return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
@@ -52,7 +53,7 @@ def of_kind(objects: Sequence[Raw], kind: str) -> list[Raw]:
 
 
 def pods_of(objects: Sequence[Raw]) -> dict[str, Raw]:
-    """The pods that the objects would make, by the name of their owner."""
+    """Return the pod templates of the Deployments and Jobs among the objects, by name of the object."""
     return {
         one["metadata"]["name"]: one["spec"]["template"]
         for one in objects
@@ -67,8 +68,8 @@ def _values(files: Sequence[Path], sets: Sequence[str]) -> list[str]:
 def engine_kubeconfig(
     kube: KubeCluster, without: tuple[str, str] | None = None, *, scheduler: str = PLANNER
 ) -> str:
-    """A kubeconfig with the rights that the chart gives to the control plane, and no more: what the engine's suites
-    run with. `without` takes a verb on a resource away; `scheduler`: the chart's value."""
+    """Return a kubeconfig, as text, with exactly the rights that the chart gives to the control plane. `without`:
+    a (verb, resource) to remove; `scheduler`: the chart's value."""
     key = (kube.url, kube.token, without, scheduler)
     if key not in _kubeconfigs:
         _kubeconfigs[key] = _apply_rights(kube, without, scheduler)
@@ -92,7 +93,7 @@ def _apply_rights(kube: KubeCluster, without: tuple[str, str] | None, scheduler:
 
 
 def _less(rule: Raw, verb: str, resource: str) -> Raw:
-    """The rule without the verb, where it is about the resource. A rule of the chart names one resource."""
+    """Return the rule without the verb if it is about the resource. A rule of the chart has one resource."""
     if rule["resources"] != [resource]:
         return rule
     return {**rule, "verbs": [one for one in rule["verbs"] if one != verb]}

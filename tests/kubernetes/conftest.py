@@ -1,4 +1,4 @@
-"""An engine on the cluster with fake nodes (`kube` of tests/conftest.py)."""
+"""Fixtures: an engine on the cluster of the fixture `kube` (tests/conftest.py), with fake nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kubernetes.engine_case import Case
 
 @pytest.fixture(scope="module")
 def node(kube: KubeCluster) -> str:
-    """A fake node of eight GPUs for one module."""
+    """Fixture: the name of a fake node with eight GPUs, for one module."""
     name = f"engine-{secrets.token_hex(3)}"
     kube.add_node(name, gpus=8)
     return name

@@ -1,7 +1,6 @@
-"""CSI on the real node: the driver of tools/kube/csi behind the real sidecars, its classes, and classes that fail.
+"""CSI on the real node: the driver of tools/kube/csi with the real sidecars, its classes, and classes that fail.
 
-The definitions of snapshots are found as those of KAI are (kai_rig).
-"""
+The CRDs of snapshots are in the same directory as those of KAI (kai_rig)."""
 
 from __future__ import annotations
 
@@ -56,13 +55,13 @@ parameters: {{refuse: "{REFUSAL}"}}
 
 
 def why_no_definitions() -> str:
-    """Why the cluster cannot have snapshots here; empty when it can."""
+    """Return why the cluster cannot have snapshots here, in one sentence; "" if it can."""
     found = crds() / "external-snapshotter"
     return "" if found.is_dir() else f"The definitions of snapshots are not at {found}: set TRAINYARD_CRDS."
 
 
 def set_up(kube: KubeCluster, node: str = "node-a") -> None:
-    """Apply definitions and classes, and wait until the node has the driver."""
+    """Create CRDs and classes, and wait until the node has the driver."""
     for path in sorted((crds() / "external-snapshotter").glob("*.yaml")):
         kube.apply(path)
     names = [f"crd/{kind}.snapshot.storage.k8s.io" for kind in ("volumesnapshots", "volumesnapshotclasses")]

@@ -1,4 +1,4 @@
-"""An engine on a real API server with fake nodes, and others beside it that stand for the same installation."""
+"""An engine on a real API server with fake nodes, and further engines for the same installation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ REPORT = ProjectReport(PROJECT, 8000, None, 1000)
 
 
 class Case(EngineCase):
-    """An engine with settings of its own, and other engines that stand for the same installation."""
+    """An engine with settings of its own on the cluster, and further engines for the same installation
+    (`others`)."""
 
     def __init__(self, kube: KubeCluster, node: str, state_dir: Path, **settings: Any) -> None:
         self.settings = {**kubernetes_settings(kube), "image_pull_policy": "", **settings}
@@ -30,13 +31,14 @@ class Case(EngineCase):
         return super().spec(*command, **{"node": self.node, **fields})
 
     def again(self, **more: Any) -> KubernetesEngine:
-        """The same control plane after a restart."""
+        """Return another engine with the same settings, as after a restart of the control plane. `more`: its
+        further arguments."""
         engine = KubernetesEngine(self.settings, self.state_dir, **more)
         self.others.append(engine)
         return engine
 
     def pods_of(self, engine: KubernetesEngine) -> tuple[PodReport, ...]:
-        """What an engine reports once it has listed the cluster, which a busy machine delays."""
+        """Wait until an engine has listed the cluster, and return its pods."""
 
         def pods() -> tuple[PodReport, ...] | None:
             try:
@@ -51,7 +53,7 @@ class Case(EngineCase):
         return f"/api/v1/namespaces/{self.namespace}/{kind}/{name}".rstrip("/")
 
     def found(self, kind: str = "pods") -> list[str]:
-        """Names of the objects that we made, as the server has them."""
+        """Return the names of the objects of `kind` that our engine created, as the API server has them."""
         items = self.kube.must("GET", self.path(kind))["items"]
         return [
             item["metadata"]["name"]
@@ -60,7 +62,7 @@ class Case(EngineCase):
         ]
 
     def stop_copying(self, spec: PodSpec) -> None:
-        """Copy no log any more: the engine's thread does not touch the pod's file after this."""
+        """Stop copying logs, and wait until the engine's thread does not write to the pod's file any more."""
         self.engine.copy_logs({})
         wait_until(lambda: not self.engine._copier.is_wanted(spec.name), what="the end of copying")
 

@@ -1,4 +1,4 @@
-"""A recording of what KAI answered: per step, the pods, pod groups and events that are other than a step before."""
+"""A recording of KAI's answers: for each step, the pods, pod groups and events that differ from the step before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EVENT = ("reason", "message", "involvedObject")
 
 
 def trimmed(raw: dict[str, Any]) -> dict[str, Any]:
-    """A pod, pod group or event without what nobody reads."""
+    """Return a pod, pod group or event with only the fields that the tests read."""
     kept = {part: _only(raw[part], keys) for part, keys in _KEPT.items() if part in raw}
     for part in ("labels", "annotations"):
         found = raw["metadata"].get(part) or {}
@@ -33,7 +33,7 @@ def trimmed(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def changed(now: Everything, before: Everything) -> Everything:
-    """The objects that are new, or not as they were."""
+    """Return the objects of `now`, by kind, that are not in `before` in the same form."""
     known = {json.dumps(item, sort_keys=True) for items in before.values() for item in items}
     return {
         kind: [item for item in items if json.dumps(item, sort_keys=True) not in known]

@@ -1,9 +1,9 @@
-"""KAI Scheduler beside a cluster of tests/kube.py: its programs, what they need, and what a GPU node would do.
+"""KAI Scheduler on a cluster of tests/kube.py: its programs, the objects that they need, and what a GPU node
+does.
 
-TRAINYARD_KAI_BIN is a directory with its scheduler and binder; its definitions are in ../shared/kubernetes/crds/kai, or
-below TRAINYARD_CRDS. Its controllers only write statuses that nobody here reads, and one of them insists on port 8080.
-Webhooks are off, as in KAI's own tests.
-"""
+TRAINYARD_KAI_BIN: the directory of its scheduler and binder. Its CRDs are in ../shared/kubernetes/crds/kai, or
+below TRAINYARD_CRDS. Its controllers do not run: they write only statuses that no test reads, and one needs port
+8080. Webhooks are off, as in KAI's own tests."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ DEVICE_OF_RESERVATION = "run.ai/reserve_for_gpu_index"
 
 
 def crds() -> Path:
-    """Where the definitions of other systems lie."""
+    """Return the directory of the CRDs of other systems."""
     return Path(os.environ.get("TRAINYARD_CRDS") or CHECKOUT.parent / "shared" / "kubernetes" / "crds")
 
 
 def why_no_definitions() -> str:
-    """Why KAI's objects cannot be validated here; empty when they can."""
+    """Return why KAI's objects cannot be created here, in one sentence; "" if they can."""
     found = crds() / "kai"
     return "" if found.is_dir() else f"KAI's definitions are not at {found}: set TRAINYARD_CRDS."
 
 
 def why_no_programs() -> str:
-    """Why KAI itself cannot run here; empty when it can."""
+    """Return why KAI cannot run here, in one sentence; "" if it can."""
     named = os.environ.get("TRAINYARD_KAI_BIN", "")
     missing = [name for name in PROGRAMS if not (Path(named) / name).is_file()] if named else list(PROGRAMS)
     if not named:
@@ -54,7 +54,7 @@ def why_no_programs() -> str:
 
 @contextmanager
 def kai_running(kube: KubeCluster, logs: Path) -> Iterator[None]:
-    """KAI at work on this cluster."""
+    """Context manager in which KAI schedules on this cluster. `logs`: a directory."""
     install(kube)
     folder = Path(os.environ["TRAINYARD_KAI_BIN"])
     environment = {**os.environ, "KUBECONFIG": str(kube.kubeconfig)}
@@ -79,7 +79,7 @@ def kai_running(kube: KubeCluster, logs: Path) -> Iterator[None]:
 
 
 def install(kube: KubeCluster) -> None:
-    """KAI's definitions and the namespaces that it works in."""
+    """Create KAI's CRDs and its namespaces."""
     kube.apply(crds() / "kai")
     for name in NAMESPACES:
         kube.api("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -98,7 +98,8 @@ def _start(command: list[str], log: Path, environment: dict[str, str]) -> subpro
 
 
 def _number_reservations(kube: KubeCluster, stop: threading.Event) -> None:
-    """On a real node KAI's reservation pod looks which GPU the device plugin gave it, and notes that."""
+    """Annotate KAI's reservation pods with a GPU, until `stop` is set. On a real node the pod itself does so,
+    with the GPU that the device plugin gave it."""
     path = f"/api/v1/namespaces/{PLACEMENTS[KAI].reservations}/pods"
     while not stop.wait(0.1):
         try:

@@ -1,6 +1,5 @@
-"""The MPI operator beside a cluster of tests/kube.py: TRAINYARD_MPI_OPERATOR_BIN is its program. Its definition is in
-../shared/kubernetes/crds/mpi-operator, or below TRAINYARD_CRDS.
-"""
+"""The MPI operator on a cluster of tests/kube.py. TRAINYARD_MPI_OPERATOR_BIN: its program. Its CRD is in
+../shared/kubernetes/crds/mpi-operator, or below TRAINYARD_CRDS."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ NAMESPACE = "mpi-operator"
 
 
 def why_no_definition() -> str:
-    """Why MPIJobs cannot be validated here; empty when they can."""
+    """Return why MPIJobs cannot be created here, in one sentence; "" if they can."""
     found = crds() / "mpi-operator"
     return "" if found.is_dir() else f"The MPI operator's definition is not at {found}: set TRAINYARD_CRDS."
 
 
 def why_no_program() -> str:
-    """Why the operator itself cannot run here; empty when it can."""
+    """Return why the operator cannot run here, in one sentence; "" if it can."""
     named = os.environ.get("TRAINYARD_MPI_OPERATOR_BIN", "")
     if not named:
         return "TRAINYARD_MPI_OPERATOR_BIN does not name the MPI operator's program."
@@ -34,7 +33,7 @@ def why_no_program() -> str:
 
 @contextmanager
 def defined(kube: KubeCluster) -> Iterator[None]:
-    """MPIJobs are known to this cluster, until the end of this block."""
+    """Context manager in which the cluster has the CRD of MPIJobs."""
     kube.apply(crds() / "mpi-operator" / "kubeflow.org_mpijobs.yaml")
     wait_until(lambda: kube.api("GET", MPI_JOBS)[0] == 200, 20, "the MPI operator's definition to be served")
     try:
@@ -45,7 +44,8 @@ def defined(kube: KubeCluster) -> Iterator[None]:
 
 @contextmanager
 def operator_running(kube: KubeCluster, log: Path) -> Iterator[None]:
-    """The operator at work on this cluster. It insists on port 8080, so that there is one per machine."""
+    """Context manager in which the operator runs on this cluster. It needs port 8080, so only one can run on a
+    machine."""
     kube.api("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     command = [os.environ["TRAINYARD_MPI_OPERATOR_BIN"], "-kubeConfig", str(kube.kubeconfig)]
     environment = {**os.environ, "KUBECONFIG": str(kube.kubeconfig)}

@@ -1,4 +1,4 @@
-"""A proxy between us and an API server that does what networks and busy servers do, by a seeded chance.
+"""A proxy before an API server that behaves as networks and busy servers do, by chance from a seed.
 
     with fault_proxy(kube) as proxy:
         proxy.faults = Faults(drop=0.1, lose_answer=0.1, cut=0.2)
@@ -6,11 +6,10 @@
         ...
         proxy.faults = Faults()          # quiet
 
-What it did is counted in `proxy.done` by the names of Faults. It never does what no server does: an event that it
-holds back is given out right after the next one, and never lost while that one is delivered.
+`proxy.done` counts the faults by the names of Faults. It does nothing that no server does: an event that is held
+back is sent right after the next one, and is never lost while that one is sent.
 
-`proxy.ahead` is by how much the clocks of the cluster are ahead of ours: every moment that it tells is moved.
-"""
+`proxy.ahead`: by how much the cluster's clocks are ahead of ours; all times in answers are moved."""
 
 from __future__ import annotations
 
@@ -46,14 +45,12 @@ _SINCE = re.compile(r"(?<=sinceTime=)[^&]+")
 
 @dataclass(frozen=True)
 class Faults:
-    """Chances from 0 to 1 per request, and for the second group per event of a watch.
+    """Chances from 0 to 1 per request, and in the second group per event of a watch.
 
-    drop: closed before the server hears of it. lose_answer: carried out, the answer is lost. late: answered after up
-    to `late_seconds`. busy: 429 with Retry-After. failing: 500 or 503 without having been carried out. gone: a watch is
-    answered with 410, by status or inside the stream.
-    cut: the stream ends, in the middle of a line too. repeat: an earlier event again. swap: after the next one.
-    stall_seconds: every event is late by this.
-    """
+    drop: closed before the server gets the request. lose_answer: carried out, and the answer is lost. late:
+    answered after up to `late_seconds`. busy: 429 with Retry-After. failing: 500 or 503, not carried out. gone: a
+    watch is answered with 410, by status or inside the stream. cut: the stream ends, also inside a line. repeat:
+    an earlier event is sent again. swap: sent after the next one. stall_seconds: every event is late by this."""
 
     drop: float = 0
     lose_answer: float = 0
@@ -70,7 +67,7 @@ class Faults:
 
 
 class FaultProxy:
-    """See `fault_proxy`. `freeze()` lets connections stand open without a word until `thaw()`."""
+    """See `fault_proxy`. From `freeze()` to `thaw()` connections stay open and nothing is sent."""
 
     def __init__(self, kube: KubeCluster, seed: int) -> None:
         parts = urlsplit(kube.url)
@@ -91,7 +88,7 @@ class FaultProxy:
         self._thread.start()
 
     def access(self, token: str = "") -> Access:
-        """How to reach the API server through here."""
+        """Return the access to the API server through the proxy. `token`: "" for the admin's."""
         return Access(self.url, None, FixedToken(token or self.token))
 
     def freeze(self) -> None:
@@ -101,7 +98,7 @@ class FaultProxy:
         self.flowing.set()
 
     def cut_all(self) -> int:
-        """End every connection that is open now; how many there were."""
+        """Close all open connections; return their number."""
         with self._lock:
             cut = [end for end in self._open if _shut(end)]
         return len(cut)
@@ -169,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, *_: object) -> None:
-        """Nothing is printed."""
+        """Do nothing: print no requests."""
 
     def do_GET(self) -> None:
         self._serve()
@@ -204,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _is_broken(self, is_watch: bool) -> bool:
-        """What happens to a request before the server hears of it. Whether it ends there."""
+        """Inject a fault into a request before the server gets it. Return whether the request ends with it."""
         proxy, faults = self.proxy, self.proxy.faults
         if proxy.happens("late"):
             time.sleep(faults.late_seconds * proxy.pick(1, 100) / 100)
@@ -281,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def _tunnel(self) -> None:
-        """A websocket: bytes both ways until one side ends."""
+        """Forward a websocket's bytes both ways until one side ends."""
         self.close_connection = True
         raw = socket.create_connection(self.proxy.upstream)
         with self.proxy.context.wrap_socket(raw, server_hostname=self.proxy.upstream[0]) as upstream:
@@ -303,7 +300,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _moved(data: bytes, by: timedelta) -> bytes:
-    """The same words, with every moment in them moved."""
+    """Return the data with every time in it moved by `by`."""
     if not by:
         return data
     return _MOMENT.sub(
@@ -319,7 +316,7 @@ def _move(source: socket.socket, target: socket.socket) -> bool:
 
 
 def _read_lines(answer: http.client.HTTPResponse, lines: queue.SimpleQueue[bytes]) -> None:
-    """Lines as they come; an empty one at the end."""
+    """Put the lines of the answer into the queue as they arrive; an empty one at its end or after an error."""
     try:
         while line := answer.readline():
             lines.put(line)
@@ -335,7 +332,7 @@ def _as_they_come(lines: queue.SimpleQueue[bytes], proxy: FaultProxy) -> Iterato
 
 
 def _shuffled(lines: queue.SimpleQueue[bytes], proxy: FaultProxy) -> Iterator[bytes]:
-    """Events late, repeated and swapped; those that must not be parted by a cut come in one piece."""
+    """Yield the lines late, repeated and swapped. Lines that a cut must not separate are yielded together."""
     past: deque[bytes] = deque(maxlen=20)
     held = b""
     while True:

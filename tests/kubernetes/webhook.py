@@ -1,5 +1,5 @@
-"""An admission webhook of a site that refuses every pod, as the API server calls it: over TLS, under an authority of
-its own."""
+"""An admission webhook of a site that refuses every pod. The API server calls it over TLS, with a certificate
+authority of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tools.kube.certificates import write_all
 
 @contextmanager
 def refusing_webhook(kube: KubeCluster, directory: Path, words: str) -> Iterator[dict[str, Any]]:
-    """The clientConfig of a webhook that runs meanwhile and says no with these words."""
+    """Context manager that yields the clientConfig of a running webhook, which refuses with the message `words`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

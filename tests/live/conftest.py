@@ -1,4 +1,4 @@
-"""A hub on an event loop of its own, and people who listen to it."""
+"""Fixtures: the live feed's hub on an event loop of its own, users and a web server."""
 
 from collections.abc import Iterator
 
@@ -13,11 +13,11 @@ from tests.live.server import Server, running
 
 @pytest.fixture
 def live_db(transactional_db: None) -> Iterator[None]:
-    """A database whose commits other threads see. Wake-ups arrive in this process, without Redis."""
+    """Fixture: a database whose commits other threads see. Wake-ups arrive in this process, without Redis."""
     make_counters()
 
     def bell() -> None:
-        """Nobody runs a loop."""
+        """Do nothing: no loop runs."""
 
     listen(bell)
     yield
@@ -26,19 +26,19 @@ def live_db(transactional_db: None) -> Iterator[None]:
 
 @pytest.fixture
 def people(live_db: None) -> Cast:
-    """The cast of tests/cast.py, committed."""
+    """Fixture: the users of tests/cast.py, committed."""
     return make_cast()
 
 
 @pytest.fixture
 def live(live_db: None) -> Iterator[LiveHub]:
-    """A running hub with a quick pace."""
+    """Fixture: a running hub with short intervals."""
     with LiveHub() as hub:
         yield hub
 
 
 @pytest.fixture
 def server(live_db: None) -> Iterator[Server]:
-    """The web process's application on a free port."""
+    """Fixture: the web process's application on a free port."""
     with running() as server:
         yield server

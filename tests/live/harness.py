@@ -1,4 +1,5 @@
-"""A hub on its own event loop, driven from a test's thread, and fake clients that keep the state they are sent."""
+"""The live feed's hub on an event loop of its own, called from a test's thread, and clients that keep the states
+they get."""
 
 import asyncio
 import threading
@@ -26,7 +27,8 @@ QUICK = Pace(busy=0.01, quiet=0.01, most_share=1.0, recheck=0.2, blocked=0.5, re
 
 @dataclass(eq=False)
 class FakeClient:
-    """What a browser does with frames: keep states, apply changes, remember numbers."""
+    """Handles frames as a browser does: keeps states, applies changes, remembers sequence numbers. Asserts that a
+    change is newer than the last frame of its topic."""
 
     states: dict[str, Any] = field(default_factory=dict)
     seqs: dict[str, int] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class FakeClient:
 
 
 class LiveHub:
-    """The hub under test. Every call hops to its loop and waits there."""
+    """The hub under test. Each call runs on its event loop; the caller waits for the result."""
 
     def __init__(self, pace: Pace = QUICK) -> None:
         self._loop = asyncio.new_event_loop()
@@ -77,7 +79,7 @@ class LiveHub:
         self._loop.close()
 
     def call(self, work: Callable[[], Any]) -> Any:
-        """Run a function on the loop and return what it returns."""
+        """Run a function on the event loop and return its result."""
 
         async def run() -> Any:
             return work()
@@ -85,7 +87,7 @@ class LiveHub:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(patience(10))
 
     def connect(self, secret: str, *, is_slow: bool = False) -> FakeClient:
-        """A client signed in with a token."""
+        """Return a client that is signed in with an API token. `is_slow`: it takes no frame until `open`."""
         identity = identify(Credential(TOKEN, secret))
         assert identity is not None
         return self.connect_as(identity, is_slow=is_slow)
@@ -105,12 +107,12 @@ class LiveHub:
         self.call(lambda: self.hub.subscribe(client.listener, topic, since))
 
     def follow(self, client: FakeClient, topic: str) -> None:
-        """Subscribe and wait for the state."""
+        """Subscribe the client to a topic and wait until it has the state."""
         self.subscribe(client, topic)
         wait_until(lambda: topic in client.states, what=f"the state of {topic}")
 
     def open(self, client: FakeClient) -> None:
-        """Let a slow reader read."""
+        """Let a slow client take frames."""
         self.call(lambda: client.gate.set() if client.gate else None)
 
     def disconnect(self, client: FakeClient) -> None:
@@ -118,7 +120,8 @@ class LiveHub:
 
 
 def fresh(topic: str, project_ids: frozenset[int] | None) -> Any:
-    """The state of a topic straight from the database, as JSON."""
+    """Return the state of a topic, read from the database now, as decoded JSON. `project_ids`: those that its
+    reader may see, None for all."""
     parsed = topics.parse_topic(topic)
     assert parsed is not None
     kind = topic_kinds().get(parsed.kind)
@@ -136,5 +139,5 @@ def _names(project_ids: frozenset[int] | None) -> frozenset[str] | None:
 
 
 def is_in_step(client: FakeClient, topic: str, project_ids: frozenset[int] | None) -> bool:
-    """True when what the client has made of its frames is what the database says."""
+    """Return whether the client's state of the topic equals that in the database (see `fresh`)."""
     return topic in client.states and without_empty(client.states[topic]) == fresh(topic, project_ids)

@@ -20,7 +20,8 @@ from tests.waiting import patience, wait_until
 
 
 def load_application() -> Any:
-    """Import the application before any test runs: it sets Django's logging up, which would take a test's own away."""
+    """Import and return the application. Done before any test runs, since the import sets up Django's logging,
+    which would replace a test's own."""
     Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
     return importlib.import_module("controlplane.asgi").application
 
@@ -30,7 +31,8 @@ application = load_application()
 
 @dataclass(frozen=True)
 class Server:
-    """Where it listens, and the connections that were made to it."""
+    """A running server: its port, a function that stops it, and the connections to it, which are closed at its
+    end."""
 
     port: int
     stop: Callable[[], None]
@@ -43,7 +45,7 @@ class Server:
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> http.client.HTTPResponse:
-        """One request on a connection of its own; the body is still to be read."""
+        """Send a request on a new connection; return the response, whose body is not read yet."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience(10))
         self.connections.append(connection)
         connection.request(method, path, body, headers or {})
@@ -56,7 +58,7 @@ class Server:
 
 
 class Events:
-    """The server-sent events of a stream, one by one."""
+    """The server-sent events of a stream; iterate over it."""
 
     def __init__(self, server: Server, path: str, headers: dict[str, str]) -> None:
         response = server.request("GET", path, headers=headers)
@@ -66,7 +68,7 @@ class Events:
         self.response = response
 
     def __iter__(self) -> Iterator[tuple[str, str, dict]]:
-        """(name, id, data); comments are skipped."""
+        """Yield (name, id, data) of each event; comments are skipped."""
         name, mark, data = "", "", ""
         for raw in self.response:
             line = raw.decode().rstrip("\n")
@@ -83,7 +85,7 @@ class Events:
                 )
 
     def close(self) -> None:
-        """Leave, as a client does that goes away."""
+        """Close the stream's connection."""
         self.response.close()
         self.connection.close()
 
@@ -92,7 +94,8 @@ class Events:
 def running(
     limits: Limits | None = None, served: Any = application, address: str = "127.0.0.1"
 ) -> Iterator[Server]:
-    """Serve controlplane.asgi as `make up` does."""
+    """Context manager: serve the ASGI application `served` as `make up` does, with these limits of the web
+    process."""
     listener = socket.socket()
     listener.bind((address, 0))
     config = ServerConfig(served, limits or Limits(), lifespan="on", timeout_graceful_shutdown=1)

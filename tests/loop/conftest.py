@@ -1,4 +1,4 @@
-"""The plant of the loop's tests."""
+"""Fixtures of the loop's tests."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests.loop.plant import Plant
 
 @pytest.fixture
 def plant(db: None) -> Iterator[Plant]:
-    """Two nodes of eight GPUs on a memory engine."""
+    """Fixture: two nodes of eight GPUs on a memory engine, and the loop, run by the test."""
     plant = Plant()
     yield plant
     plant.close()

@@ -1,4 +1,4 @@
-"""A memory engine whose cluster decides by itself where pods without a node go: the test plays its scheduler."""
+"""A memory engine for a cluster whose own scheduler places pods that have no node; the test takes its decisions."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +13,8 @@ from tests.loop.plant import Plant
 
 
 class DecidingEngine(MemoryEngine):
-    """Pods without a node wait until `bind`; `say` is why they do, `evict` takes a running one away."""
+    """An engine whose pods without a node wait until `bind`. `say` gives the reason why they wait; `evict`
+    preempts a running pod."""
 
     def start(self, spec: PodSpec) -> None:
         if spec.node:
@@ -25,27 +26,29 @@ class DecidingEngine(MemoryEngine):
             self._pods[spec.name] = _Pod(spec, waiting)
 
     def waiting(self) -> list[str]:
-        """Names of the pods that have no node."""
+        """Return the names of the pods that have no node."""
         return [name for name, pod in self._pods.items() if not pod.report.node]
 
     def spec_of(self, name: str) -> PodSpec:
-        """What the pod was offered with."""
+        """Return the spec with which the pod was created."""
         spec = self._pods[name].spec
         assert spec is not None
         return spec
 
     def bind(self, name: str, node: str, group: str = "") -> None:
-        """The cluster's scheduler places a pod, and it runs at once."""
+        """Place a pod on a node, as the cluster's scheduler does; it runs at once. `group`: the device group of a
+        shared GPU."""
         self._change(
             name, state=base.RUNNING, reason="", node=node, device_group=group, started_at=self._clock()
         )
 
     def say(self, name: str, verdict: Verdict) -> None:
-        """The cluster's scheduler says why it does not place a pod."""
+        """Set the reason, given by the cluster's scheduler, why a pod is not placed."""
         self._change(name, verdict=verdict)
 
     def evict(self, name: str, taken_by: str, *, is_gone: bool = False) -> None:
-        """The cluster's scheduler takes a pod's room; with `is_gone` it has ended before anybody looks."""
+        """Preempt a pod for the workload `taken_by`, as the cluster's scheduler does. `is_gone`: it has also
+        ended already."""
         fields: dict[str, Any] = {}
         if is_gone:
             fields = {"state": base.FAILED, "exit_code": 143, "is_proven_gone": True}
@@ -65,7 +68,8 @@ class DecidingEngine(MemoryEngine):
 
 @dataclass
 class DecidingPlant(Plant):
-    """A plant whose cluster decides by itself, and is told its projects before every cycle unless `is_slow_to_tell`."""
+    """A plant whose cluster has a scheduler of its own, to which projects are written before every cycle unless
+    `is_slow_to_sync`."""
 
     engine: DecidingEngine = field(init=False)
     is_slow_to_sync: bool = False

@@ -16,8 +16,9 @@ from tests.loop.plant import Plant, until_quiet
 
 @dataclass
 class Program:
-    """`act` lets every pod of a job do what it would do next. Ranks in `cold` never get ready, those in `deaf` never
-    notice a new membership. One that left ends one turn after it said so, as a real process does."""
+    """The program of a job's pods; `act` lets each take its next step. Ranks in `cold` never become ready, ranks
+    in `deaf` ignore new memberships. A worker that left ends one step after it reported so, as a real process
+    does."""
 
     plant: Plant
     job: Job
@@ -26,7 +27,7 @@ class Program:
     _at: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def act(self) -> bool:
-        """Return whether a pod did or said something new."""
+        """Let each running pod take one step. Return whether a pod did or reported something new."""
         engine, before = self.plant.engine, self._visible()
         running = {report.name for report in engine.pods() if report.state == RUNNING}
         for pod in Pod.objects.filter(job=self.job, attempt__number=F("job__attempt")):
@@ -35,7 +36,7 @@ class Program:
         return self._visible() != before
 
     def settle(self) -> None:
-        """Turn the loop and the program until nothing moves."""
+        """Run the loop and the program in turn until nothing changes."""
         until_quiet(lambda: [*self.plant.written_by_tick(), *["its pods"] * self.act()])
         self.job.refresh_from_db()
 
@@ -83,7 +84,8 @@ def _switch(status: dict[str, Any], generation: int) -> None:
 
 
 def started(plant, workers=2, fewest=1, most=8, quota=8, **program) -> Program:
-    """An elastic job of the project team-a that runs with so many workers, and its program."""
+    """Return the program of a running elastic job with `workers` workers (`fewest` to `most`), in the project
+    team-a with `quota` GPUs. `program`: fields of Program."""
     bounds = {"min_workers": fewest, "workers": workers, "max_workers": most}
     job = make_job(make_project(quota=quota), "el", kind="elastic", **bounds)
     found = Program(plant, job, **program)
@@ -93,5 +95,5 @@ def started(plant, workers=2, fewest=1, most=8, quota=8, **program) -> Program:
 
 
 def live(job: Job) -> list[int]:
-    """The ranks of the pods that hold their place."""
+    """Return the ranks of the job's pods that are not released."""
     return list(Pod.objects.filter(job=job, released_at=None).order_by("rank").values_list("rank", flat=True))

@@ -1,4 +1,4 @@
-"""A whole plant in a test: rows, the memory engine under virtual time, and the loop turned by hand."""
+"""The control plane in a test: rows, the memory engine under virtual time, and the loop, run by the test."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ STEP_SECONDS, LONG_SECONDS, LONG_STEP_SECONDS = 1.0, 12.0, 3.0
 
 
 def until_quiet(turn: Callable[[], Sequence[object]]) -> None:
-    """Repeat until a turn returns no changes. Raises AssertionError for one that always does."""
+    """Call `turn` until it returns no changes. Raises AssertionError after MOST_TICKS calls."""
     changes: Sequence[object] = ()
     for _ in range(MOST_TICKS):
         changes = turn()
@@ -46,7 +46,8 @@ class Written:
 
 @dataclass
 class Plant:
-    """`tick` runs one cycle and carries out its commands; `settle` ticks until nothing moves."""
+    """A cluster with a memory engine. `tick` runs one cycle and its commands; `settle` ticks until nothing
+    changes."""
 
     nodes: int = 2
     gpus: int = 8
@@ -60,12 +61,12 @@ class Plant:
         self.restart_engine()
 
     def restart_engine(self) -> None:
-        """A new engine object: every pod of the old one is gone."""
+        """Replace the engine by a new one, which has no pods."""
         self.engine = MemoryEngine(self.cluster.settings, clock=self.clock)
         give_engine(self.cluster, self.engine)
 
     def tick(self, seconds: float = 0.0) -> None:
-        """Let time pass, then one cycle and its commands."""
+        """Let time pass, then run one cycle and its commands."""
         self.clock.advance(seconds)
         # Slow plans are postponed where nothing waits: how fast this machine is must not decide on a test.
         context_of(self.cluster).plan_seconds = 0.0
@@ -74,11 +75,11 @@ class Plant:
             pass
 
     def settle(self) -> None:
-        """Tick until a tick writes nothing: at the same time the next ones would not either."""
+        """Tick until a tick writes nothing; without time passing, further ticks would not either."""
         until_quiet(self.written_by_tick)
 
     def written_by_tick(self) -> list[str]:
-        """Tick; return the statements that changed rows, but not those that take and return the loop's lease."""
+        """Tick and return the SQL statements that changed rows, without those for the loop's lease."""
         with connection.execute_wrapper(written := Written()):
             self.tick()
         return written.statements
@@ -87,11 +88,11 @@ class Plant:
         give_engine(self.cluster, None)
 
     def states(self) -> dict[str, str]:
-        """State by name of job."""
+        """Return the state of each job, by name."""
         return dict(Job.objects.values_list("name", "state"))
 
     def allocated(self) -> dict[str, float]:
-        """GPUs by project, from unreleased allocations."""
+        """Return GPUs by project, from unreleased allocations."""
         totals: dict[str, float] = {}
         rows = Allocation.objects.filter(released_at=None).values_list(
             "pod__job__project__name", "milli_gpus"
@@ -101,7 +102,7 @@ class Plant:
         return totals
 
     def in_seconds(self, seconds: float) -> None:
-        """Let time pass in small steps, a tick each; a long time in larger ones."""
+        """Let `seconds` pass in steps of STEP_SECONDS, a tick after each; a long time in larger steps."""
         until = self.clock() + timedelta(seconds=seconds)
         while (left := (until - self.clock()).total_seconds()) > 0:
             self.tick(min(left, STEP_SECONDS if seconds <= LONG_SECONDS else LONG_STEP_SECONDS))

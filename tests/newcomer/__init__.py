@@ -1,1 +1,2 @@
-"""An app that declares one of everything, named in no list but INSTALLED_APPS: tests/house/test_registration.py."""
+"""An app that registers one of each kind of extension, and is named only in INSTALLED_APPS. See
+tests/house/test_registration.py."""

@@ -1,4 +1,4 @@
-"""A long command on a queue of its own."""
+"""Registers a long command on a queue of its own."""
 
 from controlplane.commands.registry import CommandHandler, register
 

@@ -1,4 +1,5 @@
-"""The smallest kind of engine that needs everything: a knob, a credential, a scheduler of its own, a check, a form."""
+"""Registers a minimal engine kind with one of each: setting, credential, scheduler of the cluster, check, and
+form."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A kind of live topic."""
+"""Registers a kind of live topic."""
 
 from controlplane.live.registry import Reading, TopicKind
 

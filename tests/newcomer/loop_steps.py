@@ -1,4 +1,4 @@
-"""A step of the loop."""
+"""Registers a step of the loop."""
 
 from controlplane.loop.steps import LoopStep
 

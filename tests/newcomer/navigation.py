@@ -1,4 +1,4 @@
-"""An entry of the navigation."""
+"""Registers an entry of the navigation."""
 
 from dashboards.pages.navigation import NavigationEntry
 

@@ -1,4 +1,4 @@
-"""The smallest driver of storage classes: a file system that machines mount, with sizes of its own."""
+"""Registers a minimal driver of storage classes: a mounted file system with a setting of its own."""
 
 from collections.abc import Mapping
 from pathlib import Path

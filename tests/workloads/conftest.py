@@ -1,4 +1,4 @@
-"""What several ranks do together is run once for all tests that look at it."""
+"""Fixtures: runs of several ranks, each done once for all tests that check it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 class RanksStory(NamedTuple):
-    """What tests/workloads/ranks_run.py told, and the lines that its ranks printed."""
+    """The result that tests/workloads/ranks_run.py printed as JSON (`told`), and the lines of its ranks."""
 
     told: dict[str, Any]
     printed: list[str]

@@ -1,5 +1,5 @@
-"""One elastic training that meets everything, for test_elastic.py; prints what came of it as JSON. Run by itself, since
-workers are forked from this process."""
+"""One elastic training with all kinds of membership changes and failures, for test_elastic.py; prints the results
+as JSON. A process of its own, since workers are forked from it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ RESIZES = 6
 
 
 class Story:
-    """The crew, and how to wait for it on a machine of any speed."""
+    """The workers of one training, and waits that suit a machine of any speed."""
 
     def __init__(
         self, folder: Path, name: str, epochs: int, prepare: Callable[[], None] = lambda: None
     ) -> None:
-        """`prepare` is called in each worker before its training."""
+        """Prepare the training. `folder`: for its files; `prepare`: called in each worker before the training."""
         os.environ["TRAINYARD_CHECKPOINT_DIR"] = str(folder / name / "checkpoints")
         arguments = [*ARGUMENTS, "--epochs", str(epochs)]
 
@@ -78,14 +78,14 @@ class Story:
         self.until(lambda: all(not self.crew.workers[number].is_alive for number in leavers))
 
     def lose(self, number: int) -> None:
-        """Kill a member without a word and wait for the world without it."""
+        """Kill a member and wait until the others train without it."""
         before = self.crew.generation
         self.crew.kill(number)
         self.until(lambda: self.crew.generation > before)
         self.switched()
 
     def end(self) -> dict[str, Any]:
-        """Stop the rest as the control plane does, and return what every worker said last."""
+        """Stop the remaining workers as the control plane does; return each worker's last status and exit code."""
         for number in self.crew.members:
             self.crew.kill(number, signal.SIGTERM)
         self.until(lambda: all(not worker.is_alive for worker in self.crew.workers.values()))
@@ -131,7 +131,8 @@ def failures(folder: Path) -> dict[str, Any]:
 
 
 def stuck(folder: Path) -> dict[str, Any]:
-    """A member that says nothing, so that the others' collective call does not end, is declared lost."""
+    """Run the case in which a stopped member is declared lost, while the others' collective call waits for it.
+    Return the results."""
     story = Story(folder, "stuck", 100_000)
     try:
         story.grow(3)
@@ -145,8 +146,8 @@ def stuck(folder: Path) -> dict[str, Any]:
 
 
 def abandoned(folder: Path) -> dict[str, Any]:
-    """A leaver dies in the last step that it is needed for, and the others' collective call does not end: they send to
-    one that is stopped, and is dead only for the owner."""
+    """Run the case in which a leaving member dies in the last step that needs it, while the others' collective
+    call waits for it: the process is only stopped, and dead for its owner. Return the results."""
     story = Story(folder, "abandoned", 100_000)
     try:
         story.grow(3)
@@ -163,8 +164,9 @@ def abandoned(folder: Path) -> dict[str, Any]:
 
 
 def astray(folder: Path) -> dict[str, Any]:
-    """A member of three cannot join a generation that its peers wait for: it reaches no store in generation 2,
-    and gives generation 4 up when the others are in it already, with connections that stay open."""
+    """Run the case in which a member of three cannot join a generation for which its peers wait: it reaches no
+    store in generation 2, and leaves generation 4 when the others are in it, with open connections. Return the
+    results."""
     story = Story(folder, "astray", 100_000, fail_to_join)
     try:
         story.grow(3)
@@ -179,7 +181,7 @@ def astray(folder: Path) -> dict[str, Any]:
 
 
 def fail_to_join() -> None:
-    """Let worker 1 fail once in generation 2 and once in generation 4, as on a machine or network that is too slow."""
+    """Let worker 1 fail to join generation 2 and generation 4, as on a machine or network that is too slow."""
     if os.environ["TRAINYARD_RANK"] != "1":
         return
     store_of, agree = elastic._Membered._store_of, elastic.World._agree_on_state
@@ -203,7 +205,7 @@ def fail_to_join() -> None:
 
 
 def whole(folder: Path) -> dict[str, Any]:
-    """To the end of its epochs."""
+    """Run the case in which the training ends after its last epoch. Return the results."""
     story = Story(folder, "whole", 3)
     try:
         fresh = story.crew.start(3)

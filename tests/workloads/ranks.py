@@ -1,4 +1,4 @@
-"""Small programs for tests of trainings, and a way to run a function on several ranks of a process group."""
+"""Small programs for tests of trainings, and a function that runs another on several ranks of a process group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class Numbers(Dataset[tuple[Tensor, Tensor]]):
-    """Points on a line, and a note of which were read."""
+    """A dataset of points on the line y = 2x; `read`: the indexes that were read."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -40,7 +40,7 @@ class Numbers(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Line:
-    """See workloads.common.training.Program: learns y = 2x."""
+    """A Program (workloads.common.training) that learns y = 2x."""
 
     def __init__(self, rank_info: RankInfo, samples: int = 12, model: str = "line") -> None:
         torch.manual_seed(0)
@@ -63,8 +63,8 @@ class Line:
 def run_ranks(
     folder: Path, count: int, work: Callable[[int], Any], *, is_store_hosted: bool = False
 ) -> list[Any]:
-    """Fork so many ranks, and return what `work` returned on each, which must fit into JSON. Only for processes that
-    have no threads yet. `is_store_hosted`: one more process has the store, as torchrun's agent has."""
+    """Fork `count` ranks and return what `work` returned on each, which must be JSON values. The calling process
+    must have no threads. `is_store_hosted`: a further process has the store, as torchrun's agent does."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -87,7 +87,7 @@ def run_ranks(
 
 
 def _host(port: int) -> int:
-    """Fork the process that has the store."""
+    """Fork the process that has the store; return its pid."""
     pid = os.fork()
     if pid == 0:
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
@@ -98,7 +98,7 @@ def _host(port: int) -> int:
 
 
 def _run(file: Path, work: Callable[[], Any]) -> None:
-    """The child: never returns."""
+    """Write the result of `work` to `file` as JSON and end the process; never returns."""
     try:
         file.write_text(json.dumps(work()))
     finally:

@@ -1,5 +1,5 @@
-"""What ranks do together, for test_training.py and test_allreduce.py; prints what came of it as JSON. Run by itself,
-since ranks are forked from this process."""
+"""Runs of several ranks for test_training.py and test_allreduce.py; prints the results as JSON. A process of its
+own, since ranks are forked from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ EPOCHS = 2
 
 
 def trained(folder: Path) -> dict[str, Any]:
-    """One epoch of 12 samples, 4 to each of two ranks: weights, samples read, and the progress lines."""
+    """Train EPOCHS epochs of 12 samples as one of the ranks, 3 samples a step. Return this rank's exit code,
+    weights, indexes of read samples, and last step."""
     use = take_device()
     with joined_ranks(use.device) as rank_info:
         program = Line(rank_info)
@@ -39,7 +40,7 @@ def trained(folder: Path) -> dict[str, Any]:
 
 
 def alone(rank: int) -> str:
-    """Rank 1 never joins."""
+    """Join ranks of which rank 1 is missing; return the error's text."""
     if rank == 1:
         return ""
     os.environ["JOIN_SECONDS"] = str(0.2 * slowness())
@@ -51,7 +52,7 @@ def alone(rank: int) -> str:
 
 
 def swept() -> list[str]:
-    """What the sweep prints on this rank."""
+    """Return what the all-reduce sweep prints on this rank, line by line, then its exit code."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         code = sweep.main(["--json", "--to", "64B"])
     return [*printed.getvalue().splitlines(), f"exit code {code}"]

@@ -1,6 +1,5 @@
-"""What each route answers to whom: one line per route and verb, in a module with the name of the app that owns it. A
-new app adds its module; a route, verb or topic without a line fails the matrix.
-"""
+"""The expected statuses of each route: one line per route and verb, in the module named as the app that owns the
+route. A new app adds its module. The matrix fails for a route, verb or topic without a line."""
 
 from importlib import import_module
 from pkgutil import iter_modules

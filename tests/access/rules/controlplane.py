@@ -1,4 +1,4 @@
-"""Accounts, clusters, the list of nodes, and projects."""
+"""Rules for accounts, clusters, the list of nodes, and projects."""
 
 from tests.access.roles import (
     ADMIN_READS,

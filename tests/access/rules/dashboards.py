@@ -1,4 +1,4 @@
-"""Pages."""
+"""Rules for the pages of `dashboards`."""
 
 from tests.access.roles import (
     P_ADMIN,

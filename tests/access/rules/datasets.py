@@ -1,4 +1,4 @@
-"""Code, datasets, volumes, snapshots, caches and artifacts."""
+"""Rules for code, datasets, volumes, snapshots, caches and artifacts."""
 
 from tests.access.roles import (
     ADMIN_WRITES,

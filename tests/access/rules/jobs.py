@@ -1,4 +1,4 @@
-"""Jobs, the nodes that hold them, and telemetry."""
+"""Rules for jobs, the nodes that run them, and telemetry."""
 
 from tests.access.roles import (
     ADMIN_WRITES,

@@ -1,4 +1,4 @@
-"""A small REST client over Django's own test client: one person, JSON in and out."""
+"""A REST client over Django's test client: one user, JSON in and out."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +21,13 @@ NAMED = {
 
 
 def name_in(route: str) -> str:
-    """The cast's object that a route's {name} stands for."""
+    """Return the name of the cast's object for the `{name}` in a route."""
     return NAMED.get(route.partition("/")[0], "team-a")
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: status, header fields, decoded body."""
+    """An answer: status, headers, and the body, decoded if it is JSON."""
 
     status: int
     headers: dict[str, str]
@@ -35,7 +35,7 @@ class Reply:
 
     @property
     def code(self) -> str:
-        """The problem's code."""
+        """Return the code of a problem+json body."""
         return self.body["code"]
 
     @property
@@ -44,7 +44,8 @@ class Reply:
 
 
 class Api:
-    """Calls as one person (None: anonymous). Server errors come back as answers, as they would over HTTP."""
+    """REST calls as one user (None: anonymous). A server error returns its answer, as over HTTP, instead of
+    raising."""
 
     def __init__(self, user: User | None, *, is_read_only: bool = False) -> None:
         headers = {}
@@ -66,7 +67,8 @@ class Api:
         return self.send("DELETE", path, **headers)
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
-        """Send a body as JSON, or bytes as they are."""
+        """Send a request with `body` as JSON, or as it is if it is bytes. `path`: relative to /api/v1/ unless it
+        begins with a slash; underscores in the names of `headers` become hyphens."""
         raw = b"" if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
         media = headers.pop("content_type", "application/json")
         named = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -1,4 +1,4 @@
-"""The cast as REST clients, and a job of ben's to talk about."""
+"""Fixtures: REST clients for the cast, and a job of ben's."""
 
 from collections.abc import Callable
 
@@ -12,11 +12,12 @@ from tests.cast import Cast
 
 @pytest.fixture
 def api(cast: Cast) -> Callable[[str], Api]:
-    """`api("ben")` calls as ben; `api("")` without a credential."""
+    """Fixture: a function that returns the client of a person by name, such as `api("ben")`; "" for one without a
+    credential."""
     return lambda name: Api(getattr(cast, name) if name else None)
 
 
 @pytest.fixture
 def job(cast: Cast) -> Job:
-    """A queued job of ben's in team-a."""
+    """Fixture: a queued job of ben's in team-a."""
     return make_job(cast.project, "hyper1", cast.ben)

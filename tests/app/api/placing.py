@@ -1,4 +1,4 @@
-"""Jobs that run, as rows: what the loop would have written."""
+"""Running jobs as rows, as the loop would write them."""
 
 from django.utils import timezone
 
@@ -7,7 +7,8 @@ from jobs.models import Allocation, Attempt, Job, Pod
 
 
 def place(job: Job, *, state: str = "running", milli: int = 1000, ranks: int = 1) -> list[Pod]:
-    """Start the next attempt of a job, each of its pods with a share of a device that has room."""
+    """Start the next attempt of a job with `ranks` pods, and set the job's state. Each pod gets `milli`
+    milli-GPUs of a device that has them free. Return the pods."""
     number = job.attempt + 1
     attempt = Attempt.objects.create(job=job, number=number, started_at=timezone.now())
     pods = [_pod(job, attempt, rank, milli) for rank in range(ranks)]

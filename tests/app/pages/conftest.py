@@ -1,4 +1,4 @@
-"""The cast at a plant with a running, a queued and a finished job of team-a, and a browserless visitor."""
+"""Fixtures: the cast with a running, a queued and a finished job of team-a, and a client without a browser."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Visit = Callable[[str], Client]
 
 @dataclass
 class Yard:
-    """The cast and three jobs of team-a; all of them ana's."""
+    """A plant with the cast, and three jobs of ana's in team-a."""
 
     plant: Plant
     cast: Cast
@@ -48,7 +48,7 @@ def make_yard() -> Yard:
 
 @pytest.fixture
 def visit() -> Callable[[User | None], Client]:
-    """A client signed in as a user, or as nobody."""
+    """Fixture: a function that returns a Django client signed in as a user (None: not signed in)."""
 
     def as_user(user: User | None) -> Client:
         client = Client()

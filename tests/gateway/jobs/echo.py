@@ -1,4 +1,4 @@
-"""A job's websocket server: tells its path, then echoes until it hears "bye"."""
+"""A job's websocket server: sends its path, then echoes messages until it receives "bye"."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A job's page as a notebook has them: cookies, storage, a service worker and a websocket, on one port."""
+"""A job's web page that uses what notebooks use: cookies, storage, a service worker and a websocket, on one port."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A job's web server: tells what it was asked, and sets cookies of every kind."""
+"""A job's web server: answers with the request that it got, and sets cookies of several kinds."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A component of the OpenAPI document."""
+"""Registers a component of the OpenAPI document."""
 
 from controlplane.api.json_schema import STRING, record
 

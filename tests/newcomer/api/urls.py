@@ -1,4 +1,4 @@
-"""A route below /api/v1/."""
+"""Registers a route below /api/v1/."""
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import path

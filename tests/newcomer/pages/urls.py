@@ -1,4 +1,4 @@
-"""A page."""
+"""Registers a page."""
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import path

@@ -1,7 +1,7 @@
-"""The objects that we make, one file per case in golden/. After a change that is meant, look at the difference:
+"""The Kubernetes objects that the engine creates, one file per case in golden/. After an intended change, read
+the difference:
 
-python -m tests.pure.kubernetes.goldens && git diff tests/pure/kubernetes/golden
-"""
+python -m tests.pure.kubernetes.goldens && git diff tests/pure/kubernetes/golden"""
 
 from __future__ import annotations
 
@@ -41,32 +41,34 @@ TEAM = ProjectReport(
 
 @dataclass(frozen=True)
 class Golden:
-    """A case: the cluster that it is for, and how its objects are made."""
+    """A case: the profile of its cluster, and a function that returns its objects."""
 
     profile: ClusterProfile
     make: Callable[[ClusterProfile], list[dict[str, Any]]]
 
 
 def spec(rank: int = 0, **fields: Any) -> PodSpec:
-    """A pod of job hyper1 of team-a on dgx1, with one whole GPU."""
+    """Return the spec of a pod of the job hyper1 of team-a on the node dgx1, with one whole GPU unless `fields`
+    says otherwise."""
     defaults: dict[str, Any] = {"image": "registry.example/train:1", "devices": (WHOLE,), "node": "dgx1"}
     return PodSpec(pod_name(JOB, 1, rank), JOB, "hyper1", "team-a", 1, rank, **{**defaults, **fields})
 
 
 def node(**fields: Any) -> NodeReport:
-    """dgx1 as its report says; the GPUs do not matter here."""
+    """Return the report of the node dgx1, without devices."""
     defaults: dict[str, Any] = {"pool": "default", "devices": (), "milli_cpus": 1, "memory_mib": 1}
     return NodeReport("dgx1", is_ready=True, **{"device_parts": 1, **defaults, **fields})
 
 
 def anchor(of: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """The anchor as the cluster answers it."""
+    """Return the attempt's anchor object as the API server returns it, with a uid."""
     made = manifests.anchor(of, profile)
     return {**made, "metadata": {**made["metadata"], "uid": "0b9c1c8e-1111-4000-8000-000000000002"}}
 
 
 def pods(*specs: PodSpec, on: NodeReport | None = None) -> Callable[[ClusterProfile], list[dict[str, Any]]]:
-    """What stands beside these pods, and then they."""
+    """Return a function that returns the objects beside these pods, then the pods, for a profile. `on`: their
+    node."""
 
     def make(profile: ClusterProfile) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -81,12 +83,12 @@ def pods(*specs: PodSpec, on: NodeReport | None = None) -> Callable[[ClusterProf
 
 
 def tenants(*projects: ProjectReport, parts: int = 1) -> Callable[[ClusterProfile], list[dict[str, Any]]]:
-    """What the cluster keeps of these projects."""
+    """Return a function that returns the objects of these projects for a profile."""
     return lambda profile: list(tenancy.objects(projects, profile, parts))
 
 
 def launch(profile: ClusterProfile) -> list[dict[str, Any]]:
-    """What a launcher and its host find beside them, and then they."""
+    """Return the objects of an MPI attempt: anchor and key, then the launcher and one host."""
     gang: dict[str, Any] = {"kind": "mpi", "world_size": 2, "min_pods": 2}
     launcher = spec(**gang, role="launcher", launches=LAUNCHES)
     host = spec(1, **gang, role="worker", is_host=True)
@@ -188,7 +190,7 @@ GOLDENS: dict[str, Golden] = {
 
 
 def text_of(golden: Golden) -> str:
-    """The objects of a case as they stand in its file."""
+    """Return the objects of a case as YAML, as in its file."""
     made = golden.make(golden.profile)
     return yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, width=110)
 
@@ -198,7 +200,7 @@ def path_of(name: str) -> Path:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes equal parts twice, not as references."""
+    """Writes equal parts in full instead of as YAML references."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,7 +1,7 @@
-"""The objects that we make for KAI, one file per case in golden_kai/. After a change that is meant:
+"""The objects that the engine creates for KAI Scheduler, one file per case in golden_kai/. After an intended
+change:
 
-python -m tests.pure.kubernetes.kai_goldens && git diff tests/pure/kubernetes/golden_kai
-"""
+python -m tests.pure.kubernetes.kai_goldens && git diff tests/pure/kubernetes/golden_kai"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROJECTS = (
 
 
 def attempt(*specs: PodSpec) -> Callable[[ClusterProfile], list[dict[str, Any]]]:
-    """What KAI needs beside these pods, and then they."""
+    """Return a function that returns the objects that KAI needs beside these pods, then the pods, for a profile."""
 
     def make(profile: ClusterProfile) -> list[dict[str, Any]]:
         made = anchor(specs[0], profile)
@@ -38,7 +38,7 @@ def attempt(*specs: PodSpec) -> Callable[[ClusterProfile], list[dict[str, Any]]]
 
 
 def unplaced(rank: int = 0, **fields: Any) -> PodSpec:
-    """A pod without a node."""
+    """Return the spec of a pod without a node, with two devices."""
     return spec(rank, node="", **{"devices": (DeviceShare(0, 1000, 0), DeviceShare(1, 1000, 0)), **fields})
 
 

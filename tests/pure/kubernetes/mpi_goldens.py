@@ -1,7 +1,6 @@
-"""What the MPI operator is given, one file per case in golden_mpi/. After a change that is meant:
+"""The objects that the MPI operator gets, one file per case in golden_mpi/. After an intended change:
 
-python -m tests.pure.kubernetes.mpi_goldens && git diff tests/pure/kubernetes/golden_mpi
-"""
+python -m tests.pure.kubernetes.mpi_goldens && git diff tests/pure/kubernetes/golden_mpi"""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ LAUNCHER = spec(kind="mpi", world_size=2, min_pods=2, role="launcher", launches=
 
 
 def job(launcher: PodSpec, profile: ClusterProfile) -> list[dict[str, Any]]:
-    """The attempt's anchor, and its MPIJob."""
+    """Return the attempt's anchor and its MPIJob."""
     made = mpijobs.marked(anchor(launcher, profile), launcher)
     pods = (
         manifests.pod(launcher, profile, node(), made),

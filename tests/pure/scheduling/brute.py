@@ -1,4 +1,4 @@
-"""Placement by trying every way: slow, short, and independent of the scheduler's own."""
+"""Placement that tries every possibility: slow, short, and independent of the scheduler's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WHOLE = 1000
 
 @dataclass(frozen=True)
 class Job:
-    """A job to place with its fewest pods, in one of these pools (any, when none is named)."""
+    """A job to place with its fewest pods, in one of `pools` ("" for any)."""
 
     name: str
     view: JobView
@@ -31,17 +31,17 @@ class _Node:
 
 
 class Later(Protocol):
-    """What must stay free at a later time while jobs are placed now."""
+    """Capacity that must stay free at a later time while jobs are placed now."""
 
     def change(self, name: str, job: JobView, pod: PodPlacement, sign: int) -> None:
-        """Take (-1) or give back (1) what one pod of the job of this name holds then."""
+        """Take (-1) or give back (1) the capacity that a pod of the job `name` holds at that time."""
 
     def is_kept(self) -> bool:
-        """Return whether enough is free then."""
+        """Return whether enough capacity is free at that time."""
 
 
 class Rooms:
-    """What is free by node when only `holders` run. Devices are given out by milli-GPUs."""
+    """The free capacity of each node while only the jobs `holders` run. Devices are counted in milli-GPUs."""
 
     def __init__(self, view: ClusterView, holders: Sequence[JobView]) -> None:
         self.nodes = {
@@ -60,7 +60,7 @@ class Rooms:
                 self.change(job, pod, -1)
 
     def change(self, job: JobView, pod: PodPlacement, sign: int) -> None:
-        """Take (-1) or give back (1) what one pod holds."""
+        """Take (-1) or give back (1) the capacity of a pod. Ignores nodes and devices that the view lacks."""
         node = self.nodes.get(pod.node)
         if node is None:
             return
@@ -73,7 +73,7 @@ class Rooms:
             node.extras[name] = node.extras.get(name, 0) + sign * amount
 
     def take_all(self, job: JobView, pods: Sequence[PodPlacement]) -> bool:
-        """Take what these pods hold; False when something then is below zero."""
+        """Take the capacity of these pods. Return False if any capacity is negative afterwards."""
         for pod in pods:
             self.change(job, pod, -1)
         return all(
@@ -83,13 +83,13 @@ class Rooms:
         )
 
     def share_on(self, job: JobView, name: str, index: int) -> int:
-        """Return the milli-GPUs that a share takes on this device."""
+        """Return the milli-GPUs that one share of the job takes on a device of the node `name`."""
         if job.gpu_memory_mib is None:
             return job.milli_gpus
         return -(-job.gpu_memory_mib * WHOLE // self.nodes[name].memory_mib[index])
 
     def at_most(self, other: Rooms) -> Rooms:
-        """Return these rooms, cut to what the others have as well."""
+        """Reduce the free capacity of each node to that of `other`, if it is more; return the object."""
         for name, node in self.nodes.items():
             its = other.nodes[name]
             node.free = {index: min(free, its.free[index]) for index, free in node.free.items()}
@@ -99,8 +99,8 @@ class Rooms:
 
 
 def fit_together(jobs: Sequence[Job], rooms: Rooms, later: Later | None = None) -> bool:
-    """Whether all of these jobs have room at once, each in one of its pools, and `later` is kept. Leaves both
-    unchanged."""
+    """Return whether all jobs fit at once, each in one of its pools, with `later` kept. Both capacities are
+    unchanged afterwards."""
     by_size = sorted(jobs, key=lambda one: -one.view.milli_gpus)
     return _place(by_size, 0, (rooms, later), 0, "")
 
@@ -131,7 +131,8 @@ def _change(trial: tuple[Rooms, Later | None], job: Job, pod: PodPlacement, sign
 
 
 def _ways(job: JobView, rooms: Rooms, pool: str, *, is_alike: bool) -> Iterator[PodPlacement]:
-    """Yield where one pod has room. With `is_alike`, one device for all with as much free on a node."""
+    """Yield each placement at which one pod of the job fits, in `pool` ("" for any). `is_alike`: only the first
+    of devices of a node with the same free capacity."""
     for name, node in rooms.nodes.items():
         if not node.is_open or (pool and node.pool != pool):
             continue

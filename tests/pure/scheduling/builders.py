@@ -1,4 +1,4 @@
-"""Literal clusters for scheduler tests: say what matters, the rest is plain."""
+"""Builds cluster views for scheduler tests; what a test does not name has a default."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def project(name, quota=0.0, weight=None, **more):
 
 
 def job(name, project_name, gpus=1.0, rank=None, **more):
-    """A queued train job; its rank is the number at the end of its name unless given."""
+    """Return a queued train job. Its rank is the number in its name, unless `rank` is given."""
     digits = "".join(char for char in name if char.isdigit())
     submit_rank = rank if rank is not None else int(digits or 0)
     return JobView(name, project_name, submit_rank, milli_gpus=milli(gpus), **more)
@@ -51,7 +51,8 @@ def interactive(name, project_name, gpus=1.0, **more):
 
 
 def running(queued: JobView, *places: tuple[str, Sequence[int]], share=None, **more) -> JobView:
-    """The job, active: one pod per ("node", device indexes); `share` in milli-GPUs for a part of a device."""
+    """Return the job as active, with one pod for each ("node", device indexes). `share`: milli-GPUs of each
+    device, for parts of one."""
     placements = tuple(
         PodPlacement(rank, name, tuple((index, share or 1000) for index in indexes))
         for rank, (name, indexes) in enumerate(places)
@@ -70,7 +71,8 @@ def view(the_nodes, projects, jobs=(), **more) -> ClusterView:
 
 
 def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
-    """The cluster after the plan: starts run, victims are stopping, or gone and queued again when `is_gone`."""
+    """Return the cluster after the plan: starts run, and victims are stopping or, if `is_gone`, have ended and
+    are queued again."""
     starts = {start.job: start for start in plan.starts}
     victims = {preempt.job: preempt for preempt in plan.preempts}
     growth = {one.job: one for one in plan.growth}
@@ -98,7 +100,8 @@ def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
 
 
 def _shrunk(item: JobView, plan: Plan) -> JobView | None:
-    """The victim without the workers on promised devices, if it is elastic and its fewest are left; else None."""
+    """Return the preempted elastic job without the workers on promised devices. Return None for another job, if
+    fewer than its minimum would be left, or if none goes."""
     held = {
         (place.node, index)
         for placements in (*plan.promised.values(), *(one.placements for one in plan.growth))
@@ -115,7 +118,8 @@ def _shrunk(item: JobView, plan: Plan) -> JobView | None:
 
 
 def _grown(item: JobView, growth: Growth | None) -> JobView:
-    """The running job with the workers of the plan, or with what was promised to them."""
+    """Return the running job with the workers that the plan starts for it, or with the placements promised to
+    them."""
     if growth is None or growth.is_promised:
         return replace(item, promised=() if growth is None else growth.placements)
     first = len(item.placements)
@@ -130,7 +134,8 @@ def _grown(item: JobView, growth: Growth | None) -> JobView:
 
 
 def asking(item: JobView) -> JobView:
-    """A running elastic job on whole GPUs that asks for each worker that it lacks; others as they are."""
+    """Return the job with one request for each worker that it lacks, if it is a running elastic job on whole
+    GPUs; else unchanged."""
     is_whole = item.milli_gpus >= 1000 and item.gpu_memory_mib is None
     if item.missing or item.min_pods is None or item.state != "active" or item.is_stopping or not is_whole:
         return item
@@ -145,7 +150,7 @@ def _started(item: JobView, start: Start, now: int) -> JobView:
 
 
 def gone(before: ClusterView) -> ClusterView:
-    """Every stopping job is proven gone: the preempted are queued again, the others have left."""
+    """Return the cluster after all stopping jobs have ended: preempted ones are queued again, others are removed."""
     jobs = [
         replace(
             item, state="queued", placements=(), is_stopping=False, started_at=None, missing=(), promised=()
@@ -159,7 +164,7 @@ def gone(before: ClusterView) -> ClusterView:
 
 
 def settle(before: ClusterView, decide, cycles=10) -> ClusterView:
-    """Run cycles until nothing changes; fail when that takes too long."""
+    """Decide and apply until nothing changes; return the cluster. Raises AssertionError after `cycles` cycles."""
     for _ in range(cycles):
         plan = decide(before)
         if not (plan.starts or plan.preempts or plan.growth):
@@ -169,7 +174,7 @@ def settle(before: ClusterView, decide, cycles=10) -> ClusterView:
 
 
 def allocated(of: ClusterView) -> Mapping[str, int]:
-    """Milli-GPUs held per project by jobs that are not stopping."""
+    """Return the milli-GPUs that jobs which are not stopping hold, by project."""
     held = {item.name: 0 for item in of.projects}
     for item in of.jobs:
         if item.state == "active" and not item.is_stopping:

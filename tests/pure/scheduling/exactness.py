@@ -1,4 +1,5 @@
-"""What must hold of every plan, checked by brute force on small clusters: `violations` names what does not."""
+"""Properties that every plan must have, checked by brute force on small clusters. Each function returns whether
+the plan of a view has its property; `violations` names those that it lacks."""
 
 from __future__ import annotations
 
@@ -44,9 +45,9 @@ def violations(view: ClusterView) -> list[str]:
 
 
 def settles(view: ClusterView, plan: Plan) -> bool:
-    """Within five cycles nothing changes any more, and then it stays so. Elastic jobs of the queue that ask for more
-    workers once they run have five more cycles for these. A stop for an aged gang, of which each has one, makes a
-    cluster that five more cycles settle: others are owed what they lost to it."""
+    """Return whether nothing changes any more within five cycles; ten if queued elastic jobs will request more
+    workers. A preemption for an aged gang starts the count again, since projects that lost GPUs to it reclaim
+    others."""
     is_elastic = any(job.state == "queued" and job.min_pods is not None for job in view.jobs)
     most = 2 * MOST_CYCLES if view.name == GROWING and is_elastic else MOST_CYCLES
     left = most
@@ -62,8 +63,8 @@ def _changes(plan: Plan) -> bool:
 
 
 def nothing_starts_while_victims_stop(view: ClusterView, plan: Plan) -> bool:
-    """Until the victims of a plan are gone, the next cycle starts nothing: what they free is promised, the rest was
-    given out."""
+    """Return whether the next cycle, while the victims of the plan are stopping, starts nothing: their capacity
+    is promised, and the rest was given out."""
     if not plan.preempts:
         return True
     later = decide(apply(view, plan, is_gone=False))
@@ -71,7 +72,8 @@ def nothing_starts_while_victims_stop(view: ClusterView, plan: Plan) -> bool:
 
 
 def in_quota_keeps(view: ClusterView, plan: Plan) -> bool:
-    """No project that is inside its quota when it is its turn to give loses a job to another project."""
+    """Return whether each project that loses jobs by reclaim is above its quota until it loses the last of them,
+    the largest."""
     jobs = {job.id: job for job in view.jobs}
     for project in view.projects:
         if project.quota_milli_gpus is None:
@@ -88,7 +90,7 @@ def in_quota_keeps(view: ClusterView, plan: Plan) -> bool:
 
 
 def in_quota_is_not_over_share(view: ClusterView, plan: Plan) -> bool:
-    """A job inside its project's quota never waits as over share."""
+    """Return whether no job inside its project's quota waits for the reason `over_fair_share`."""
     for hold in plan.holds:
         if hold.reason == "over_fair_share" or hold.details.get("blocked_by") == "over_fair_share":
             quota = project_of(view, hold.project).quota_milli_gpus
@@ -99,7 +101,8 @@ def in_quota_is_not_over_share(view: ClusterView, plan: Plan) -> bool:
 
 
 def limits_hold(view: ClusterView, plan: Plan) -> bool:
-    """What runs, starts and is promised stays inside limits; what cannot be preempted inside the quota."""
+    """Return whether running, started and promised jobs stay inside limits, and those that cannot be preempted
+    inside quotas."""
     for project in (*view.projects, *view.departments):
         members = members_of(view, project.name)
         before, after = running_sums(view, plan, members), sums_with_promises(view, plan, members)
@@ -127,8 +130,9 @@ def _newly_fixed(view: ClusterView, plan: Plan, members: set[str]) -> bool:
 
 
 def victims_are_needed(view: ClusterView, plan: Plan) -> bool:
-    """Without any one victim, not every newcomer has room, wherever they are put, or a limit or quota does not hold
-    that they need; who must not delay the gang that has the reservation, only beside its place."""
+    """Return whether each victim is needed: if it stayed, the newcomers would not all fit anywhere, or a limit or
+    quota would be exceeded. Newcomers that must not delay the gang with the reservation may fit only beside its
+    place."""
     newcomers, place = all_newcomers(view, plan), gang_place(view, plan) if plan.preempts else None
     for preempt in plan.preempts:
         if _leaves_what_is_needed(view, plan, preempt):
@@ -148,7 +152,8 @@ def victims_are_needed(view: ClusterView, plan: Plan) -> bool:
 
 
 def each_newcomer_needs_its_victims(view: ClusterView, plan: Plan) -> bool:
-    """Without any one of its own victims, with all others placed as the plan says, a newcomer has no room."""
+    """Return whether each newcomer needs each of its own victims: if it stayed, and all others are placed as
+    planned, the newcomer would not fit."""
     placed = {start.job: start.placements for start in plan.starts}
     placed |= {hold.job: promised_to(hold) for hold in plan.holds if hold.is_promised}
     placed |= {one.job: one.placements for one in plan.growth}
@@ -171,8 +176,8 @@ def each_newcomer_needs_its_victims(view: ClusterView, plan: Plan) -> bool:
 
 
 def _leaves_what_is_needed(view: ClusterView, plan: Plan, preempt: Preempt) -> bool:
-    """Return whether a job that is stopped for another one of its project would take the project or its department
-    above the limit if it ran on, or the project above the quota for which others lose jobs to it."""
+    """Return whether a job that is preempted for another one of its project would, if it stayed, take the project
+    or its department above the limit, or the project above the quota up to which it reclaims from others."""
     if preempt.kind != "preempt":
         return False
     jobs = {job.id: job for job in view.jobs}
@@ -189,8 +194,8 @@ def _leaves_what_is_needed(view: ClusterView, plan: Plan, preempt: Preempt) -> b
 
 
 def nothing_idle_is_kept_back(view: ClusterView, plan: Plan) -> bool:
-    """No held job fits into what is free, not promised, and not kept for an older gang (see
-    who_waits_for_a_gang_would_delay_it)."""
+    """Return whether no held job fits into capacity that is free, not promised, and not kept for an older gang
+    (see who_waits_for_a_gang_would_delay_it)."""
     by_id = {job.id: job for job in view.jobs}
     rooms = Rooms(view, [job for job in view.jobs if job.state == "active"])
     for start in plan.starts:
@@ -219,7 +224,7 @@ def nothing_idle_is_kept_back(view: ClusterView, plan: Plan) -> bool:
 
 
 def _is_kept_back(hold: Hold) -> bool:
-    """Return whether the job waits for the gang that has the reservation, and is not that gang."""
+    """Return whether the job waits because of another job, a gang, that has the reservation."""
     return hold.details.keys() & {"reserved_at", "reserved_for", "reserved"} == {
         "reserved_at",
         "reserved_for",
@@ -227,8 +232,8 @@ def _is_kept_back(hold: Hold) -> bool:
 
 
 def who_waits_for_a_gang_would_delay_it(view: ClusterView, plan: Plan) -> bool:
-    """A job that is kept back for a gang is later in the gang's project, or above its quota, and would run beyond the
-    gang's time; the gang has one reservation and is not the same job."""
+    """Return whether each job that is held back for a gang comes after it in their project, or is above its own
+    project's quota, and would run beyond the gang's start. False also if two gangs have a reservation."""
     jobs, holds = {job.id: job for job in view.jobs}, {hold.job: hold for hold in plan.holds}
     if sum("reserved" in hold.details for hold in plan.holds) > 1:
         return False
@@ -254,7 +259,8 @@ def _is_above_quota(hold: Hold) -> bool:
 
 
 def the_reservation_is_kept(view: ClusterView, plan: Plan) -> bool:
-    """At its time the gang fits at its place, beside what runs on and the bound jobs of this plan that do."""
+    """Return whether at the reserved time the gang fits at its place, beside jobs that still run then, and jobs
+    of this plan that must respect it."""
     jobs, gone = {job.id: job for job in view.jobs}, {one.job for one in plan.preempts}
     for hold in plan.holds:
         if "reserved" not in hold.details:
@@ -303,7 +309,7 @@ def _may_start(view: ClusterView, plan: Plan, job: JobView, hold: Hold) -> bool:
 
 
 def gangs_are_whole(view: ClusterView, plan: Plan) -> bool:
-    """Every start has ranks 0, 1, ... and as many pods as the job may have."""
+    """Return whether each start has the ranks 0, 1, ... and a number of pods that the job allows."""
     jobs = {job.id: job for job in view.jobs}
     placed = [(start.job, start.placements) for start in plan.starts]
     placed += [(hold.job, promised_to(hold)) for hold in plan.holds if hold.is_promised]
@@ -315,7 +321,7 @@ def gangs_are_whole(view: ClusterView, plan: Plan) -> bool:
 
 
 def order_and_ids_do_not_matter(view: ClusterView, plan: Plan) -> bool:
-    """The same plan for tuples turned round and for other ids."""
+    """Return whether the plan is the same if all tuples are reversed and the jobs have other ids."""
     names = {job.id: f"{index:02}" for index, job in enumerate(reversed(view.jobs))}
     jobs = tuple(
         replace(job, id=names[job.id], name=job.name or job.id)
@@ -345,7 +351,7 @@ def _gist(plan: Plan, names: Mapping[str, str]) -> tuple[object, ...]:
 
 
 def nothing_is_double_booked(view: ClusterView, plan: Plan) -> bool:
-    """No device, processor or other resource is given out beyond itself."""
+    """Return whether no device, CPU or other resource is given out beyond its size."""
     by_id = {job.id: job for job in view.jobs}
     rooms = Rooms(view, [job for job in view.jobs if job.state == "active"])
     begun = (*plan.starts, *(one for one in plan.growth if not one.is_promised))
@@ -353,7 +359,8 @@ def nothing_is_double_booked(view: ClusterView, plan: Plan) -> bool:
 
 
 def every_queued_job_is_answered_once(view: ClusterView, plan: Plan) -> bool:
-    """Started or held, and stopped jobs were running and may be stopped."""
+    """Return whether each queued job is started or held, once, and each preempted job was running, preemptible,
+    and not stopping."""
     answered = Counter(one.job for one in (*plan.starts, *plan.holds))
     queued = Counter(job.id for job in view.jobs if job.state == "queued")
     jobs = {job.id: job for job in view.jobs}
@@ -364,7 +371,7 @@ def every_queued_job_is_answered_once(view: ClusterView, plan: Plan) -> bool:
 
 
 def who_waits_for_room_sees_what_is_stopping(view: ClusterView, plan: Plan) -> bool:
-    """A job that is promised room is shown at least one job that is on its way out."""
+    """Return whether each job with promised capacity is shown at least one job that is stopping for it."""
     stopping = {job.id for job in view.jobs if job.is_stopping} | {one.job for one in plan.preempts}
     return all(
         hold.details.get("stopping") and {one["job"] for one in hold.details["stopping"]} <= stopping
@@ -378,9 +385,9 @@ def who_waits_for_room_sees_what_is_stopping(view: ClusterView, plan: Plan) -> b
 
 
 def asked_workers_in_quota_do_not_wait(view: ClusterView, plan: Plan) -> bool:
-    """A running job's missing workers that its project's quota and limit leave room for fit neither into idle capacity
-    nor in the place of any one job that its project holds above its quota. Left out: projects whose own gang has the
-    reservation."""
+    """Return whether the missing workers of running jobs inside quota and limit wait only if they fit neither
+    into free capacity nor into that of any one job that another project holds above its quota. Projects whose own
+    gang has the reservation are left out."""
     served = {one.job: len(one.placements) for one in plan.growth}
     gone = {one.job for one in plan.preempts}
     own = {hold.project for hold in plan.holds if "reserved" in hold.details}
@@ -409,7 +416,8 @@ def asked_workers_in_quota_do_not_wait(view: ClusterView, plan: Plan) -> bool:
 
 
 def _is_in_quota_with(view: ClusterView, plan: Plan, job: JobView, pods: int) -> bool:
-    """Return whether quotas and limits of the job's project and department hold with so many more of its pods."""
+    """Return whether the job's project and department stay inside quotas and limits with `pods` more pods of the
+    job."""
     added = pods * job.milli_gpus
     for account in _line(view, job.project):
         members = members_of(view, account.name)
@@ -425,8 +433,8 @@ def _is_in_quota_with(view: ClusterView, plan: Plan, job: JobView, pods: int) ->
 
 
 def _may_give(view: ClusterView, plan: Plan, job: JobView, other: JobView) -> bool:
-    """Return whether the other job's project, and its department if that is another one, hold as much above their
-    quotas as the job, in this plan."""
+    """Return whether `other` may be preempted: its project, and its department if that is another one, hold as
+    much above their quotas as the job holds, in this plan."""
     if other.project == job.project or not other.is_preemptible or not milli_gpus_of(other):
         return False
     gone, own = {one.job for one in plan.preempts}, {one.name for one in _line(view, job.project)}
@@ -444,7 +452,7 @@ def _line(view: ClusterView, name: str) -> list[ProjectView | DepartmentView]:
 
 
 def _after(view: ClusterView, plan: Plan, gone: set[str]) -> Rooms:
-    """Return what is free once the stopping jobs and `gone` have left and the plan is carried out."""
+    """Return the free capacity once the stopping jobs and `gone` (ids) have ended and the plan is carried out."""
     jobs, rooms = {job.id: job for job in view.jobs}, Rooms(view, staying(view, gone))
     placed = [(start.job, start.placements) for start in plan.starts]
     placed += [(hold.job, promised_to(hold)) for hold in plan.holds if hold.is_promised]

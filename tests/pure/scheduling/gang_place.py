@@ -1,4 +1,5 @@
-"""The place that a plan keeps for a gang, for exactness.py: who must leave it free, and whether others do."""
+"""The place that a plan reserves for a gang, for exactness.py: which newcomers must leave it free, and whether
+they do."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from tests.pure.scheduling.plan_sums import project_of, promised_to, staying, su
 
 
 class GangPlace:
-    """The place of the plan's reservation at its time. A newcomer that is bound must not use what the gang needs of
-    it then, on whichever devices of these nodes; one that is not bound may (README, rule 8)."""
+    """The place of the plan's reservation at its time. `bound` newcomers must not use the capacity that the gang
+    needs on these nodes then, on any device; others may (README, rule 8)."""
 
     def __init__(
         self, view: ClusterView, plan: Plan, reserved: Sequence[PodPlacement], gang: JobView
@@ -60,7 +61,7 @@ class GangPlace:
         return quota is not None and numbers["request_milli_gpus"] > max(quota, share)
 
     def without(self, gone: set[str]) -> Trial:
-        """Return the place with the jobs that run on at the gang's time once `gone` have been stopped."""
+        """Return a trial with the jobs that still run at the reserved time if `gone` (ids) are stopped."""
         running = [
             job
             for job in staying(self._view, gone)
@@ -69,7 +70,7 @@ class GangPlace:
         return Trial(self, Rooms(self._view, running), Rooms(self._view, running))
 
     def kept(self, rooms: Rooms) -> list[tuple[int, ...]]:
-        """Return, for each node of the place, how much of what the gang needs there is free."""
+        """Return, for each node of the place, how much of the capacity that the gang needs there is free."""
         return [self._kept_on(rooms, name, pods) for name, pods in sorted(self._pods.items())]
 
     def _kept_on(self, rooms: Rooms, name: str, pods: int) -> tuple[int, ...]:
@@ -86,13 +87,14 @@ class GangPlace:
 
 
 class Trial:
-    """One attempt to place newcomers: what they hold at the gang's time, all of them and those that are not bound."""
+    """One attempt to place newcomers: the capacity that they hold at the reserved time, of all and of those that
+    are not bound."""
 
     def __init__(self, place: GangPlace, everyone: Rooms, unbound: Rooms) -> None:
         self._place, self._everyone, self._unbound = place, everyone, unbound
 
     def change(self, name: str, job: JobView, pod: PodPlacement, sign: int) -> None:
-        """Take (-1) or give back (1) what one pod of a newcomer holds at that time."""
+        """Take (-1) or give back (1) the capacity that a pod of a newcomer holds at the reserved time."""
         is_bound = name in self._place.bound
         if is_bound or name in self._place._long:
             self._everyone.change(job, pod, sign)
@@ -100,12 +102,12 @@ class Trial:
                 self._unbound.change(job, pod, sign)
 
     def is_kept(self) -> bool:
-        """Return whether the bound newcomers leave all that the others leave of the gang's place."""
+        """Return whether the bound newcomers take nothing from the gang's place that the others leave."""
         return self._place.kept(self._everyone) == self._place.kept(self._unbound)
 
 
 def gang_place(view: ClusterView, plan: Plan) -> GangPlace | None:
-    """Return the place of the gang that this plan keeps one for; None if there is none."""
+    """Return the place that this plan reserves for a gang; None if it reserves none."""
     for hold in plan.holds:
         if "reserved" in hold.details:
             gang = next(job for job in view.jobs if job.id == hold.job)
@@ -114,7 +116,7 @@ def gang_place(view: ClusterView, plan: Plan) -> GangPlace | None:
 
 
 def _reserved_at(view: ClusterView) -> int:
-    """Return the exact time of the reservation; a hold shows it rounded."""
+    """Return the exact time of the reservation (Unix time); a hold shows it rounded."""
     view = with_missing_workers(view)
     state = CycleState(view)
     decide_on(state, QueuedJobs(view, state.accounts))

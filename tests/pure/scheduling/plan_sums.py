@@ -1,4 +1,4 @@
-"""What a cluster holds before and after a plan, for exactness.py."""
+"""The capacity that projects hold before and after a plan, for exactness.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.pure.scheduling.brute import Job
 
 
 def staying(view: ClusterView, gone: set[str]) -> list[JobView]:
-    """Return the jobs that run once what is stopping and these have gone."""
+    """Return the jobs that still run once the stopping ones and `gone` (ids) have ended."""
     return [job for job in view.jobs if job.state == "active" and not job.is_stopping and job.id not in gone]
 
 
@@ -43,7 +43,8 @@ def members_of(view: ClusterView, name: str) -> set[str]:
 
 
 def running_sums(view: ClusterView, plan: Plan, members: set[str]) -> tuple[int, int]:
-    """(preemptible, other) milli-GPUs that these projects hold with the plan's starts, stopping jobs included."""
+    """Return (preemptible, other) milli-GPUs that the projects `members` hold with the plan's starts, stopping
+    jobs included."""
     jobs = {job.id: job for job in view.jobs}
     pods = [(job, job.placements) for job in view.jobs if job.state == "active"]
     pods += [(jobs[start.job], start.placements) for start in plan.starts]
@@ -52,7 +53,8 @@ def running_sums(view: ClusterView, plan: Plan, members: set[str]) -> tuple[int,
 
 
 def sums_with_promises(view: ClusterView, plan: Plan, members: set[str]) -> tuple[int, int]:
-    """The same once everything that stops has gone and every promise is kept."""
+    """Return (preemptible, other) milli-GPUs that the projects `members` hold once all stopping jobs have ended
+    and all promised ones run."""
     jobs, victims = {job.id: job for job in view.jobs}, {one.job for one in plan.preempts}
     pods = [
         (job, job.placements)

@@ -1,4 +1,4 @@
-"""Random small clusters from a seed: nodes, projects, running jobs where they happen to fit, and a queue."""
+"""Random small clusters from a seed: nodes, projects, running jobs at random places, and queued ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ STYLES = ("plain", "single", "depts", "elastic")
 
 
 def random_view(seed: int) -> ClusterView:
-    """Return the cluster of this seed. Its style (departments, elastic jobs, one node) changes from seed to seed."""
+    """Return the random cluster of this seed. Its style (departments, elastic jobs, one node) depends on the
+    seed."""
     dice = random.Random(seed)
     style = STYLES[seed % len(STYLES)]
     nodes = tuple(_node(dice, rank) for rank in range(1 if style == "single" else dice.randint(2, 4)))
@@ -51,8 +52,8 @@ def random_view(seed: int) -> ClusterView:
 
 
 def growing_view(seed: int) -> ClusterView:
-    """Return a cluster that is nearly full, with running elastic jobs that lack workers, and projects of which some
-    are inside their quotas and others borrow."""
+    """Return an almost full cluster with running elastic jobs that lack workers. Some projects are inside their
+    quotas, others borrow."""
     dice = random.Random(seed)
     nodes = tuple(_node(dice, rank) for rank in range(dice.randint(1, 3)))
     departments = _departments(dice) if dice.random() < 0.25 else ()
@@ -81,8 +82,8 @@ def growing_view(seed: int) -> ClusterView:
 
 
 def replacing_view(seed: int) -> ClusterView:
-    """Return a cluster that is nearly full of jobs of low priority, with high ones queued, and projects whose quotas
-    are near what they hold; a third of them may not borrow."""
+    """Return an almost full cluster of jobs with low priority, with others of high priority queued. Quotas are
+    near what the projects hold; a third of the projects may not borrow."""
     dice = random.Random(seed)
     nodes = tuple(_node(dice, rank) for rank in range(dice.randint(1, 4)))
     departments = _departments(dice) if dice.random() < 0.3 else ()
@@ -101,7 +102,7 @@ def replacing_view(seed: int) -> ClusterView:
 
 
 def _near_its_quota(dice: random.Random, project: ProjectView, running: Sequence[JobView]) -> ProjectView:
-    """Return the project with a quota near what its jobs hold, up to 4 GPUs above it or 2 below."""
+    """Return the project with a quota near what its jobs hold, from 2 GPUs below to 4 above."""
     held = sum(pod.milli_gpus for job in running if job.project == project.name for pod in job.placements)
     quota = max(0, held // 1000 * 1000 + dice.choice((-2000, -1000, 0, 1000, 2000, 3000, 4000)))
     return replace(
@@ -112,7 +113,7 @@ def _near_its_quota(dice: random.Random, project: ProjectView, running: Sequence
 
 
 def _is_over(job: JobView, pods: int, projects: tuple[ProjectView, ...], running: Sequence[JobView]) -> bool:
-    """Return whether so many pods of the job take its project above its limit."""
+    """Return whether `pods` more pods of the job would take its project above its limit."""
     limit = next(item.limit_milli_gpus for item in projects if item.name == job.project)
     held = sum(pod.milli_gpus for item in running if item.project == job.project for pod in item.placements)
     return limit is not None and held + pods * job.milli_gpus > limit
@@ -126,7 +127,8 @@ def _placed(
     running: tuple[JobView, ...] = (),
     pods: int | None = None,
 ) -> tuple[JobView, ...]:
-    """Return those of the jobs for which there is room, running."""
+    """Return those of the jobs that fit, as running, at random places. `running`: jobs that count to limits;
+    `pods`: of each job, None for a random number."""
     found: list[JobView] = []
     for job in jobs:
         count = pods or dice.randint(job.fewest_pods, job.pods)
@@ -139,14 +141,16 @@ def _placed(
 
 
 def _asking(dice: random.Random, job: JobView) -> JobView:
-    """Return the job with its missing workers, one by one or as the gang of a scale-out."""
+    """Return the job with requests for its missing workers: one by one, or at random all at once, as in a
+    scale-out."""
     asks = asking(job)
     lacks = sum(asks.missing)
     return replace(asks, missing=(lacks,)) if lacks > 1 and dice.random() < 0.3 else asks
 
 
 def _timed(dice: random.Random, job: JobView) -> JobView:
-    """Return the job with an expected run time, mostly; running jobs then end at round times."""
+    """Return the job with an expected run time, or unchanged in a fifth of the cases. Running jobs then end at
+    round times."""
     if dice.random() < 0.2:
         return job
     if job.started_at is None:
@@ -225,7 +229,8 @@ def _running(
     count: int,
     rooms: _Rooms | None = None,
 ) -> tuple[JobView, ...]:
-    """Place jobs on devices at random, as histories do that no packing rule has tidied."""
+    """Return `count` jobs at random places, as on a cluster that has run for long. Those that would exceed a
+    quota or limit, or fit nowhere, are left out."""
     rooms = _Rooms(nodes) if rooms is None else rooms
     quotas = {project.name: project.quota_milli_gpus or 0 for project in projects}
     running: list[JobView] = []
@@ -251,7 +256,7 @@ def _running(
 
 
 class _Rooms:
-    """What is free, by node and device."""
+    """The free capacity, by node and device."""
 
     def __init__(self, nodes: tuple[NodeView, ...]) -> None:
         self.free = {
@@ -261,7 +266,8 @@ class _Rooms:
         self.rest = {node.name: [node.milli_cpus, dict(node.extras)] for node in nodes}
 
     def place(self, dice: random.Random, job: JobView, pods: int) -> tuple[PodPlacement, ...] | None:
-        """Return where so many pods of the job stand from now on; None when one of them found no node."""
+        """Place `pods` pods of the job at random and return their placements. Return None, and take nothing, if
+        one does not fit."""
         found: list[PodPlacement] = []
         for rank in range(pods):
             names = list(self.free)
@@ -298,7 +304,7 @@ class _Rooms:
 
 
 def ageing_view(seed: int) -> ClusterView:
-    """Return a drawn cluster in which every waiting gang has aged, and every running job has just written a
+    """Return a random cluster in which each waiting gang has aged, and each running job has just saved a
     checkpoint."""
     one = random_view(seed)
     jobs = tuple(

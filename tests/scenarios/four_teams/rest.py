@@ -1,4 +1,4 @@
-"""The four-team scenario driven through REST: perform a step, and observe what it came to."""
+"""Runs the four-team scenario through REST: performs a step and observes its effect."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.waiting import wait_until
 def play(
     plane: ControlPlane, timeout: float = 20, is_settled: Callable[[Step], bool] = lambda step: True
 ) -> None:
-    """All twenty steps, each within `timeout` seconds. Fourteen pods run at the end.
+    """Perform all twenty steps; after each, assert its expected effect within `timeout` seconds. Fourteen pods
+    run at the end.
 
-    `is_settled`: whether what decides has looked at the step, where that is not the loop itself.
-    """
+    `is_settled`: whether the cluster's own scheduler has handled the step, if it has one."""
     for team, quota in TEAMS.items():
         status, answer = plane.call("POST", "/api/v1/projects", {"name": team, "gpu_quota": quota})
         assert status == 201, answer
@@ -53,7 +53,7 @@ def jobs(plane: ControlPlane, states: str) -> list[dict[str, Any]]:
 
 
 def stop_all(plane: ControlPlane) -> None:
-    """Stop what is left; pods of the local engine would outlive the control plane."""
+    """Stop all jobs and wait for their end; pods of the local engine would outlive the control plane."""
     for job in jobs(plane, "queued,starting,running"):
         plane.call("POST", f"/api/v1/jobs/{job['id']}/stop")
     wait_until(lambda: not jobs(plane, "queued,starting,running,stopping"), 30, "the end of all jobs")
@@ -72,7 +72,8 @@ def perform(plane: ControlPlane, step: Step) -> None:
 
 
 def observe(plane: ControlPlane, running_before: frozenset[str], ended: frozenset[str]) -> Observed:
-    """What REST shows: allocation by project from the jobs' pods, and who lost its place since the step before."""
+    """Return what REST shows: allocation by project from the jobs' pods, and jobs preempted since the step
+    before. `ended`: jobs that the step deleted."""
     allocated = dict.fromkeys(TEAMS, 0.0)
     devices, running = set(), set()
     active = jobs(plane, "starting,running,stopping")
@@ -101,7 +102,8 @@ def _matching(
     before: frozenset[str],
     mismatches: list[str],
 ) -> Observed | None:
-    """The observation once it is what the step wants. A reclaim takes a few cycles, so a mismatch may pass."""
+    """Return the observation if it is the expected one, else None with the difference appended to `mismatches`: a
+    reclaim takes several cycles."""
     observed = observe(plane, running, ended)
     try:
         assert_step(wanted, observed, before)

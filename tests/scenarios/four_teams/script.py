@@ -1,10 +1,10 @@
-"""The four-team scenario as a script: twenty steps, and what must be seen after each.
+"""The four-team scenario: twenty steps, and the expected state after each.
 
-Two nodes of eight GPUs. Quotas: team-a 4, team-b 2, team-c 2, team-d 8; over-quota weight = quota. Interactive jobs
-are not preemptible and stay inside quota; training jobs are preemptible. `4|2` in expected.csv: either, as long as the
-other project has the other value. Node names are not asserted. The same steps are driven through the pure core, the
-database and REST: a driver performs a step, waits until the cluster is quiet, and hands over an `Observed`.
-"""
+Two nodes of eight GPUs. Quotas: team-a 4, team-b 2, team-c 2, team-d 8; over-quota weight = quota. Interactive
+jobs cannot be preempted and stay inside quota; training jobs can be preempted. `4|2` in expected.csv: one of the
+two, if the other project has the other. Node names are not checked. The same steps run through the scheduler
+alone, the database and REST: a driver performs a step, waits until the cluster is quiet, and passes an
+`Observed`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTERCHANGEABLE = frozenset({"b-4-gg", "c-4-gg"})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing a user does. `gpus` is decimal, None for a deletion; `jobs` has several names only then."""
+    """One action of a user. A submission has one job; `gpus` is None for a deletion, which may have several jobs."""
 
     seq: int
     action: Literal["submit", "delete"]
@@ -34,7 +34,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One row of expected.csv. `allocated` has the values allowed per project."""
+    """One row of expected.csv. `allocated`: the allowed numbers of GPUs by project."""
 
     seq: int
     allocated: dict[str, tuple[float, ...]]
@@ -46,10 +46,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the cluster shows once a step has settled. Job names throughout.
+    """The cluster after a step. Jobs are given by name.
 
-    `allocated`: GPUs per project. `preempted`: jobs preempted since the step before. `waiting`: queued jobs.
-    """
+    `allocated`: GPUs by project. `preempted`: jobs preempted since the step before. `waiting`: queued jobs."""
 
     allocated: dict[str, float]
     physical_gpus_used: int
@@ -59,19 +58,19 @@ class Observed:
 
 
 def steps() -> list[Step]:
-    """The twenty steps, in order."""
     with (HERE / "events.csv").open(newline="") as file:
         return [_step(row) for row in csv.DictReader(file)]
 
 
 def expectations() -> dict[int, Expected]:
-    """What must be seen after each step, by its number."""
+    """Return the expected state after each step, by the step's number."""
     with (HERE / "expected.csv").open(newline="") as file:
         return {int(row["after_seq"]): _expected(row) for row in csv.DictReader(file)}
 
 
 def assert_step(expected: Expected, observed: Observed, preempted_before: Iterable[str] = ()) -> None:
-    """Compare one step. `preempted_before`: all jobs preempted in earlier steps, for "the other of the two"."""
+    """Assert that the observed state is the expected one. `preempted_before`: all jobs preempted in earlier
+    steps, for "the other of the two" in expected.csv."""
     where = f"after step {expected.seq}"
     for project, allowed in expected.allocated.items():
         assert _is_in(observed.allocated[project], allowed), f"{where}: {project} holds {observed.allocated}"
