@@ -17,8 +17,8 @@ from controlplane.models import Command, Lease
 
 def new_token(pid: int | None = None) -> str:
     """Return a token of at most 32 characters for this process, or for process `pid` of this machine."""
-    pid = pid or os.getpid()
-    return f"{_machine()}-{pid:x}-{_start_ticks(pid):x}-{secrets.token_hex(3)}"
+    ticks = _own_start_ticks(os.getpid()) if pid is None else _start_ticks(pid)
+    return f"{_machine()}-{pid or os.getpid():x}-{ticks:x}-{secrets.token_hex(3)}"
 
 
 def free_what_the_dead_hold() -> int:
@@ -44,6 +44,12 @@ def _start_ticks(pid: int) -> int:
     reuse."""
     process = processes.find(pid)
     return process.start_ticks if process else 0
+
+
+@cache
+def _own_start_ticks(pid: int) -> int:
+    """Return the start time of this process. By pid, because a forked process has the cache of its parent."""
+    return _start_ticks(pid)
 
 
 @cache

@@ -1,5 +1,6 @@
 """Leases: named locks that are claimed by a conditional UPDATE with a token and expire by the database's clock."""
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 from django.db.models.functions import Now
@@ -21,6 +22,14 @@ def claim(name: str, seconds: int) -> str | None:
         return token
     _, is_new = Lease.objects.get_or_create(name=name, defaults={"expires_at": LONG_AGO})
     return token if is_new and _take(name, token, seconds) else None
+
+
+def claim_all(names: Collection[str], seconds: int) -> tuple[str, set[str]]:
+    """Claim the free ones of these leases by one statement; return the token, and the names that it holds now."""
+    token = new_token()
+    free = Lease.objects.filter(name__in=names, expires_at__lte=Now())
+    count = free.update(token=token, expires_at=Now() + timedelta(seconds=seconds))
+    return token, set(names) if count == len(names) else _held_by(token)
 
 
 def renew(name: str, token: str, seconds: int) -> bool:
@@ -48,9 +57,24 @@ def release(name: str, token: str, *, is_complete: bool) -> None:
     Lease.objects.filter(name=name, token=token).update(token="", expires_at=Now(), **completed)
 
 
+def release_all(names: Collection[str], token: str, *, is_complete: bool) -> None:
+    """Release several leases, as `release` does."""
+    completed = {"completed_at": Now()} if is_complete else {}
+    Lease.objects.filter(name__in=names, token=token).update(token="", expires_at=Now(), **completed)
+
+
+def note_complete(name: str) -> None:
+    """Record that a lease's work is completed now, unless another process holds the lease."""
+    Lease.objects.filter(name=name, expires_at__lte=Now()).update(completed_at=Now())
+
+
 def is_fresh(name: str, seconds: float) -> bool:
     """Return whether the lease's work completed within the last `seconds`."""
     return Lease.objects.filter(name=name, completed_at__gte=Now() - timedelta(seconds=seconds)).exists()
+
+
+def _held_by(token: str) -> set[str]:
+    return set(Lease.objects.filter(token=token).values_list("name", flat=True))
 
 
 def _take(name: str, token: str, seconds: int) -> bool:

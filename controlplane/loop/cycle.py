@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from controlplane.engines.base import Engine, EngineUnreachable
 from controlplane.loop.balance import balance_jobs
-from controlplane.loop.claims import claim, extend, release
+from controlplane.loop.claims import claim, extend, note_complete, release
 from controlplane.loop.cluster_context import ClusterContext, context_of
 from controlplane.loop.cluster_warnings import warn_of_leftovers
 from controlplane.loop.decide import decide
@@ -112,9 +112,7 @@ class _LoopLease:
 
 def keep_fresh() -> None:
     """Record for /readyz that the loop is running, without examining any cluster."""
-    token = claim(LEASE, LEASE_SECONDS)
-    if token is not None:
-        release(LEASE, token, is_complete=True)
+    note_complete(LEASE)
 
 
 def _run_guarded(

@@ -5,6 +5,7 @@ import threading
 import time
 
 from controlplane.models import Cluster, Command, Event
+from controlplane.models.prepared import Rows, prepared
 from controlplane.telemetry.metrics import SAMPLED
 from jobs.models import Job
 
@@ -14,6 +15,9 @@ QUIET_SECONDS = 5.0
 # The interval of other work while nothing is unfinished. It can be long, because engines notify of pod changes,
 # and user actions write events.
 QUIET_PASS_SECONDS = 15.0
+# The interval of work that only commands and growing tables cause, while nothing is unfinished: a pass of the loop that
+# finds a command ends the long period for all.
+QUIET_WORK_SECONDS = 60.0
 # How long nothing must be unfinished first; the consequences of a job's end are written within a second or two.
 LINGER_SECONDS = 5.0
 
@@ -66,7 +70,7 @@ class Period:
         if self._busy.is_set():
             return True
         # Measurements of idle devices are written at any time and need no cycle.
-        if Event.objects.filter(seq__gt=self._seen_event).exclude(kind=SAMPLED).exists():
+        if _news_since(self._seen_event):
             self.rouse()
             return True
         return time.monotonic() - self._passed_at >= QUIET_PASS_SECONDS - QUIET_SECONDS / 2
@@ -74,16 +78,36 @@ class Period:
     def pause(
         self, wakeup: threading.Event, period_seconds: float, quiet_seconds: float = QUIET_PASS_SECONDS
     ) -> None:
-        """Wait until `wakeup` is set, at most `period_seconds`. If nothing is unfinished then, wait until `rouse`, at
-        most `quiet_seconds` in all."""
-        if not wakeup.wait(period_seconds) and not self._busy.is_set():
+        """Wait until `wakeup` is set, at most `period_seconds`. While nothing is unfinished, wait until `rouse`, at
+        most `quiet_seconds`: what sets `wakeup` rouses too."""
+        if not self._busy.is_set() and not wakeup.is_set():
+            self._busy.wait(quiet_seconds)
+        elif not wakeup.wait(period_seconds) and not self._busy.is_set():
             self._busy.wait(max(0.0, quiet_seconds - period_seconds))
 
 
 def is_quiet() -> bool:
     """Return whether nothing is unfinished and every cluster answers, so that new work can only come with a
     notification."""
-    unfinished = Job.objects.unfinished()
-    here = Cluster.objects.filter(detached_at=None)
-    away = here.exclude(state=Cluster.REFUSED).exclude(state=Cluster.ATTACHED, is_reachable=True)
-    return not (unfinished.exists() or Command.objects.unfinished().exists() or away.exists())
+    return not (_unfinished_job() or _unfinished_command() or _cluster_that_is_away())
+
+
+@prepared
+def _news_since(seq: int) -> Rows[Event]:
+    return Event.objects.filter(seq__gt=seq).exclude(kind=SAMPLED).values_list("seq")[:1]
+
+
+@prepared
+def _unfinished_job() -> Rows[Job]:
+    return Job.objects.unfinished().values_list("pk")[:1]
+
+
+@prepared
+def _unfinished_command() -> Rows[Command]:
+    return Command.objects.unfinished().values_list("pk")[:1]
+
+
+@prepared
+def _cluster_that_is_away() -> Rows[Cluster]:
+    here = Cluster.objects.filter(detached_at=None).exclude(state=Cluster.REFUSED)
+    return here.exclude(state=Cluster.ATTACHED, is_reachable=True).values_list("pk")[:1]

@@ -25,7 +25,13 @@ from controlplane.loop.cycle import Due, keep_fresh, run_cycle
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.loop.execute import POOLS, WorkerPool, clusters_with_work
 from controlplane.loop.log_shipping import LogKeeper
-from controlplane.loop.period import PERIOD_SECONDS, QUIET_PASS_SECONDS, QUIET_SECONDS, Period
+from controlplane.loop.period import (
+    PERIOD_SECONDS,
+    QUIET_PASS_SECONDS,
+    QUIET_SECONDS,
+    QUIET_WORK_SECONDS,
+    Period,
+)
 from controlplane.loop.project_sync import sync_projects_once, sync_requested
 from controlplane.loop.statistics import refresh_statistics
 from controlplane.loop.steps import StepRunner
@@ -86,13 +92,20 @@ class Runner:
         gc.set_threshold(*garbage.THRESHOLDS)
         listen(self.wake)
         self._spawn("cycle", self._cycle, self._cycle_wakeup, quiet_seconds=QUIET_SECONDS)
-        self._spawn("pools", self._sync_pools, self._pools_wakeup)
-        self._spawn("dispatch", self._dispatch, self._dispatch_wakeup, period_seconds=DISPATCH_SECONDS)
+        self._spawn("pools", self._sync_pools, self._pools_wakeup, quiet_seconds=QUIET_WORK_SECONDS)
+        self._spawn(
+            "dispatch",
+            self._dispatch,
+            self._dispatch_wakeup,
+            period_seconds=DISPATCH_SECONDS,
+            quiet_seconds=QUIET_WORK_SECONDS,
+        )
         self._spawn("collect", _duty_cycle(self._collect, self._is_stopping), threading.Event())
         self._spawn("watch", self._watch, None)
         self._spawn("tenants", self._sync_projects, sync_requested, period_seconds=TENANTS_EVERY)
         self._spawn("steps", lambda: self._steps.run_due(timezone.now()), threading.Event())
-        self._spawn("statistics", _duty_cycle(refresh_statistics, self._is_stopping), threading.Event())
+        statistics = _duty_cycle(refresh_statistics, self._is_stopping)
+        self._spawn("statistics", statistics, threading.Event(), quiet_seconds=QUIET_WORK_SECONDS)
         self._spawn("logs", _duty_cycle(self._keep_logs, self._is_stopping), threading.Event())
         self.wake()
         sync_requested.set()
@@ -192,6 +205,7 @@ class Runner:
         self._has_led = True
         if due:
             self._notify_pools()
+            self._period.rouse()
         elif not self._is_ordered():
             self._period.settle(seen_event)
         if due == Due.AT_ONCE:
@@ -250,7 +264,13 @@ class Runner:
             # The callback requests a cycle, so that the report of a started or stopped pod is read at once.
             self._pools[cluster_id] = [WorkerPool(cluster_id, kind, self._again) for kind in POOLS]
             for pool in self._pools[cluster_id]:
-                self._spawn(f"pool-{cluster_id}-{pool.name}", pool.work, pool.wakeup, pool.is_open)
+                self._spawn(
+                    f"pool-{cluster_id}-{pool.name}",
+                    pool.work,
+                    pool.wakeup,
+                    pool.is_open,
+                    quiet_seconds=QUIET_WORK_SECONDS,
+                )
                 pool.notify()
         for cluster_id in self._pools.keys() - wanted:
             for pool in self._pools.pop(cluster_id):

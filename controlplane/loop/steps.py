@@ -5,18 +5,24 @@ Work that takes more than a second or two belongs in a command; a step may write
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
-from controlplane.loop.claims import claim, is_fresh, release
+from django.db.models.functions import Now
+
+from controlplane.loop.claims import LONG_AGO, claim_all, extend, release_all
+from controlplane.models import Lease
+from controlplane.models.prepared import Rows, prepared
 from controlplane.registration import app_modules
 
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 60
+LEASE_PREFIX = "step:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,10 @@ class LoopStep:
     name: str
     run: Callable[[datetime], object]
     every_seconds: float
+
+    @property
+    def lease(self) -> str:
+        return f"{LEASE_PREFIX}{self.name}"
 
 
 @cache
@@ -42,24 +52,58 @@ class StepRunner:
 
     def run_due(self, now: datetime) -> None:
         """Run the steps that are due. A failure is logged, and the step runs again at its next period."""
-        for step in declared_steps():
-            if time.monotonic() - self._ran_at[step.name] >= step.every_seconds:
-                self._ran_at[step.name] = time.monotonic()
-                _run(step, now)
+        clock = time.monotonic()
+        due = [step for step in declared_steps() if clock - self._ran_at[step.name] >= step.every_seconds]
+        self._ran_at |= {step.name: clock for step in due}
+        if stale := _stale(due):
+            _run_claimed(stale, now)
 
 
-def _run(step: LoopStep, now: datetime) -> None:
-    lease = f"step:{step.name}"
-    if is_fresh(lease, step.every_seconds / 2):
-        return
-    token = claim(lease, LEASE_SECONDS)
-    if token is None:
-        return
-    is_complete = False
+@prepared
+def _completions() -> Rows[Lease]:
+    return Lease.objects.filter(name__startswith=LEASE_PREFIX).values_list("name", "completed_at", Now())
+
+
+def _stale(due: Sequence[LoopStep]) -> list[LoopStep]:
+    """Return the steps that no loop has completed within the last half of their period. Creates missing leases."""
+    if not due:
+        return []
+    # By the database's clock, as all that is written into leases.
+    seconds = {name: (now - at).total_seconds() if at else math.inf for name, at, now in _completions()}
+    missing = [step.lease for step in due if step.lease not in seconds]
+    if missing:
+        new = [Lease(name=name, expires_at=LONG_AGO) for name in missing]
+        Lease.objects.bulk_create(new, ignore_conflicts=True)
+    return [step for step in due if seconds.get(step.lease, math.inf) > step.every_seconds / 2]
+
+
+def _run_claimed(steps: Sequence[LoopStep], now: datetime) -> None:
+    """Run those of the steps whose leases are free. All leases are claimed, and released, by one statement: the
+    statements of one lease take more time than most steps."""
+    claimed_at = time.monotonic()
+    token, held = claim_all([step.lease for step in steps], LEASE_SECONDS)
+    completed: set[str] = set()
+    try:
+        for step in steps:
+            if step.lease in held and _is_ours(step, token, claimed_at) and _has_run(step, now):
+                completed.add(step.lease)
+    finally:
+        if completed:
+            release_all(completed, token, is_complete=True)
+        if rest := held - completed:
+            release_all(rest, token, is_complete=False)
+
+
+def _is_ours(step: LoopStep, token: str, claimed_at: float) -> bool:
+    """Return whether a claimed lease is still ours. If earlier steps took long, extend it first."""
+    is_recent = time.monotonic() - claimed_at <= LEASE_SECONDS / 2
+    return is_recent or extend(step.lease, token, LEASE_SECONDS)
+
+
+def _has_run(step: LoopStep, now: datetime) -> bool:
     try:
         step.run(now)
-        is_complete = True
     except Exception:
         logger.exception("the loop's step %s failed; it runs again in %g s", step.name, step.every_seconds)
-    finally:
-        release(lease, token, is_complete=is_complete)
+        return False
+    return True

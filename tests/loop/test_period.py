@@ -4,12 +4,14 @@ import threading
 import time
 
 import pytest
+from django.utils import timezone
 
 from controlplane.loop import period, runner
-from controlplane.loop.cycle import Due
+from controlplane.loop.claims import LONG_AGO, claim, is_fresh
+from controlplane.loop.cycle import LEASE, Due, keep_fresh, run_cycle
 from controlplane.loop.period import PERIOD_SECONDS, QUIET_PASS_SECONDS, Period, is_quiet
 from controlplane.loop.runner import Runner
-from controlplane.models import Cluster, Command, Event
+from controlplane.models import Cluster, Command, Event, Lease
 from tests.builders import make_job, make_project
 from tests.waiting import patience
 
@@ -122,3 +124,50 @@ def test_the_loop_pauses_between_cycles_unless_starts_are_left_over(monkeypatch:
         loop._cycle()
         assert pauses == expected
         assert loop._cycle_wakeup.is_set() == (due == Due.AT_ONCE)
+
+
+def test_a_quiet_thread_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wait that ends wakes a thread."""
+    monkeypatch.setattr(period, "is_quiet", lambda: True)
+    pace, waits = Period(), list[float]()
+    pace.settle(0)
+    monkeypatch.setattr(pace._busy, "wait", waits.append)
+    wakeup = threading.Event()
+    monkeypatch.setattr(wakeup, "wait", lambda _: pytest.fail("waited for its own notification first"))
+    pace.pause(wakeup, 1.0, 60.0)
+    assert waits == [60.0]
+
+
+def test_a_notification_from_before_the_wait_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(period, "is_quiet", lambda: True)
+    pace, wakeup = Period(), threading.Event()
+    pace.settle(0)
+    monkeypatch.setattr(pace._busy, "wait", lambda _: pytest.fail("the notification was overlooked"))
+    wakeup.set()
+    pace.pause(wakeup, 1.0, 60.0)
+
+
+def test_a_cycle_that_wrote_commands_rouses_the_threads_that_carry_them_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Runner, "_pace", lambda *_: None)
+    monkeypatch.setattr(runner, "run_cycle", lambda *_: Due.SOON)
+    loop = Runner(has_broker=False)
+    loop._period.settle(0)
+    loop._period._passed_at = float("-inf")
+    assert loop._period.seconds == QUIET_PASS_SECONDS
+    loop._cycle()
+    assert loop._period.seconds == PERIOD_SECONDS
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_quiet_loop_reports_that_it_runs_by_one_statement(
+    is_alone: bool, django_assert_num_queries, plant
+) -> None:
+    assert run_cycle(timezone.now()) is not None
+    Lease.objects.filter(name=LEASE).update(completed_at=LONG_AGO)
+    if not is_alone:
+        claim(LEASE, 60)
+    with django_assert_num_queries(1):
+        keep_fresh()
+    assert is_fresh(LEASE, 60) == is_alone

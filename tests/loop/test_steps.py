@@ -7,8 +7,9 @@ import pytest
 from django.utils import timezone
 
 from controlplane.loop import steps
-from controlplane.loop.claims import claim
+from controlplane.loop.claims import LONG_AGO, claim
 from controlplane.loop.steps import LoopStep, StepRunner, declared_steps
+from controlplane.models import Lease
 
 pytestmark = pytest.mark.django_db
 
@@ -36,7 +37,7 @@ def test_a_step_runs_when_it_is_due_and_after_a_failure_again(monkeypatch: pytes
     often = LoopStep("often", lambda _: ran.append(("often", clock.now)), 30)
     declare(monkeypatch, LoopStep("poison", fail, 60), often)
     runner = StepRunner()
-    monkeypatch.setattr(steps, "is_fresh", lambda *_: False)
+    monkeypatch.setattr(steps, "_completions", list)
     for clock.now in (0.0, 29.0, 31.0, 60.0, 62.0, 120.0):
         runner.run_due(timezone.now())
     assert ran == [("often", 31.0), ("poison", 60.0), ("often", 62.0), ("poison", 120.0), ("often", 120.0)]
@@ -60,6 +61,53 @@ def test_a_step_that_another_loop_is_at_is_left_to_it(monkeypatch: pytest.Monkey
     clock.now = 61.0
     runner.run_due(timezone.now())
     assert ran == []
+
+
+def test_the_leases_of_all_due_steps_take_three_statements(
+    monkeypatch: pytest.MonkeyPatch, django_assert_num_queries
+) -> None:
+    clock, ran = Clock(monkeypatch), list[str]()
+    declare(monkeypatch, *(LoopStep(name, lambda _, name=name: ran.append(name), 60) for name in "abcde"))
+    runner = StepRunner()
+    clock.now = 61.0
+    runner.run_due(timezone.now())
+    assert ran == [*"abcde"]
+    Lease.objects.update(completed_at=LONG_AGO)
+    clock.now = 122.0
+    with django_assert_num_queries(3):
+        runner.run_due(timezone.now())
+    assert ran == [*"abcdeabcde"]
+    assert all(lease.token == "" and lease.completed_at > LONG_AGO for lease in Lease.objects.all())
+    with django_assert_num_queries(0):
+        runner.run_due(timezone.now())
+
+
+def test_a_long_step_leaves_the_next_one_to_a_loop_that_claimed_it_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, ran = Clock(monkeypatch), list[str]()
+
+    def take_long(_: datetime) -> None:
+        clock.now += steps.LEASE_SECONDS + 1
+        Lease.objects.filter(name="step:taken").update(token="of-another")
+
+    late = [LoopStep(name, lambda _, name=name: ran.append(name), 60) for name in ("taken", "kept")]
+    declare(monkeypatch, LoopStep("long", take_long, 60), *late)
+    runner = StepRunner()
+    clock.now = 61.0
+    runner.run_due(timezone.now())
+    assert ran == ["kept"]
+    assert set(Lease.objects.exclude(token="").values_list("name", flat=True)) == {"step:taken"}
+
+
+def test_a_failing_step_releases_its_lease_as_not_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    declare(monkeypatch, LoopStep("poison", lambda _: 1 // 0, 60), LoopStep("good", lambda _: None, 60))
+    runner = StepRunner()
+    clock.now = 61.0
+    runner.run_due(timezone.now())
+    rows = {lease.name: (lease.token, lease.completed_at is None) for lease in Lease.objects.all()}
+    assert rows == {"step:poison": ("", True), "step:good": ("", False)}
 
 
 def test_old_rows_are_cleared_away_once_a_minute() -> None:
