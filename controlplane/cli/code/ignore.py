@@ -11,7 +11,7 @@ _WILD = re.compile(r"\*\*/|/\*\*|\*|\?|\[!?\]?[^\]]*\]|\\.|.", re.DOTALL)
 
 class Ignore:
     """The patterns of one .yardignore file. If several match a path, the last one decides. A file in an ignored
-    directory cannot be re-included. False without patterns."""
+    directory cannot be re-included. The object is false if it has no patterns."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._rules = [rule for line in lines if (rule := _rule(line)) is not None]

@@ -134,8 +134,8 @@ def cluster_edit_arguments(parser: Parser) -> None:
 
 
 class _HalfLife(NamedTuple):
-    """The parsed `--usage-half-life`. `hours` None: the server's setting, which `default` selects. Wrapped, because
-    the parsed option is None if it was not given."""
+    """The value of `--usage-half-life`. `hours`: None for `default`, the server's setting. The option itself is None
+    if it was not given, so that the two differ."""
 
     hours: int | None
 
