@@ -1,4 +1,4 @@
-"""Convert between a cluster's own node names and Trainyard's, which are unique across clusters. Pure."""
+"""Convert between a cluster's own node names and Trainyard's, which are unique across clusters. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubernetes quantities: `500m`, `64Gi`, `1.5`, `2e3`. Pure."""
+"""Kubernetes quantities: `500m`, `64Gi`, `1.5`, `2e3`. No I/O."""
 
 from __future__ import annotations
 

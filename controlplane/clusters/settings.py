@@ -1,5 +1,5 @@
 """Parts for declaring the settings of a cluster: a knob, readers of its value, and the error that lists all
-refused settings. Pure."""
+refused settings. No I/O."""
 
 import re
 from typing import Any, NamedTuple
