@@ -20,6 +20,7 @@ from controlplane.models import Cluster, Command
 
 logger = logging.getLogger(__name__)
 
+# The length of the column `error`, which PostgreSQL enforces.
 LONGEST_ERROR = 500
 
 
