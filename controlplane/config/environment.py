@@ -1,4 +1,4 @@
-"""Strict readers of TRAINYARD_* variables. Pure: they take the environment as a mapping and do not import Django.
+"""Strict readers of TRAINYARD_* variables. No I/O: they take the environment as a mapping and do not import Django.
 
 Every setting is declared once in `SETTINGS`, from which docs/reference/settings.md is generated.
 """

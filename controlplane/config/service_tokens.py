@@ -11,8 +11,8 @@ HEADER = b"x-trainyard-service-token"
 
 def service_token(secret_key: str, job_id: str) -> str:
     """Return a job's token, 64 hexadecimal digits, with which its server recognises requests of the gateway; its pods
-    have it in their environment. Derived from the secret key, so changing that key invalidates the tokens of running
-    jobs."""
+    have it in their environment. It is derived from the secret key, so that a new key invalidates the tokens of
+    running jobs."""
     return hmac.new(secret_key.encode(), b"service token:" + job_id.encode(), hashlib.sha256).hexdigest()
 
 
