@@ -307,7 +307,7 @@ class PodReport:
 
 @dataclass(frozen=True, slots=True)
 class PodUsage:
-    """One pod's usage of one device. `utilization`: 0 to 1 of the pod's share. None: unknown."""
+    """One pod's usage of one device. `utilization`: 0 to 1 of the pod's share; None if unknown."""
 
     pod_name: str
     utilization: float | None

@@ -1,4 +1,4 @@
-"""Environment variables that every engine sets in pods. Pure."""
+"""Environment variables that every engine sets in pods. No I/O."""
 
 from __future__ import annotations
 
