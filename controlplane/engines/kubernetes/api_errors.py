@@ -1,4 +1,4 @@
-"""Translate the API server's refusals into engine errors that quote the server's message. Pure."""
+"""Translate the API server's refusals into engine errors that quote the server's message. No I/O."""
 
 from __future__ import annotations
 

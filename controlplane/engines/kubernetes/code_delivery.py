@@ -1,6 +1,6 @@
 """The init container that downloads a job's code into a pod's working directory.
 
-Pure, except that the container's program is read from its files once.
+No I/O, except that the container's program is read from its files once.
 """
 
 from __future__ import annotations

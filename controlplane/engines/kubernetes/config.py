@@ -1,4 +1,4 @@
-"""Read the settings of one cluster into a profile. Pure."""
+"""Read the settings of one cluster into a profile. No I/O."""
 
 from __future__ import annotations
 

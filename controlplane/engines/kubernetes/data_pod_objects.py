@@ -1,7 +1,7 @@
 """The pods that work for the control plane on a project's claim: to fill its caches, or to read what its jobs
 wrote; and the claim of the caches.
 
-Pure, except that a pod's program is read from its file once.
+No I/O, except that a pod's program is read from its file once.
 """
 
 from __future__ import annotations

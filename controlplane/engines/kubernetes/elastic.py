@@ -1,4 +1,5 @@
-"""The parts that only elastic pods have: a directory for the membership, and an address for the other workers. Pure."""
+"""The parts that only elastic pods have: a directory for the membership, and an address for the other workers. No
+I/O."""
 
 from __future__ import annotations
 

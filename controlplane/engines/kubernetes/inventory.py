@@ -1,4 +1,4 @@
-"""Build node reports from a cluster's nodes and all pods on them. Pure.
+"""Build node reports from a cluster's nodes and all pods on them. No I/O.
 
 A node's devices are numbered places, because the device plugin chooses the GPU of a pod. Capacity held by other
 owners' pods is not available to us: their GPUs are marked foreign, their CPUs and memory are subtracted.

@@ -1,4 +1,4 @@
-"""Render KAI Scheduler's objects from ours, and translate its status into our reports. Pure.
+"""Render KAI Scheduler's objects from ours, and translate its status into our reports. No I/O.
 
 There is a `Queue` per project and department under a root of ours, so that other owners' queues keep their shares.
 We create the `PodGroup` of each attempt: its pods name it and have an annotation that disables KAI's own grouper.

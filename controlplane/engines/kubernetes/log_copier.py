@@ -277,8 +277,8 @@ class LogCopier:
 
     @contextlib.asynccontextmanager
     async def _turn(self, wanted: _WantedLog) -> AsyncIterator[None]:
-        """Context manager that waits for a free stream for a running pod and holds it until `_check_streams`
-        ends it."""
+        """Context manager that waits until a stream for a running pod may be opened, and then allows it.
+        `_check_streams` ends it when other logs wait."""
         self._waiting += 1
         try:
             await self._turns.acquire()

@@ -1,7 +1,7 @@
 """Convert the API server's log stream to records of the log store, and find where to resume after a break.
 
 A line of the stream is `<RFC 3339 time> <text>`. The same log is always cut into the same pieces, so the last
-stored piece shows which pieces of a repeated stream are new. Pure: no clock, no file.
+stored piece shows which pieces of a repeated stream are new. No I/O and no clock.
 """
 
 from __future__ import annotations

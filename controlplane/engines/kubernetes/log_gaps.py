@@ -1,4 +1,4 @@
-"""Decide whether a node may have deleted output of a container before it was read. Pure: no clock, no file."""
+"""Decide whether a node may have deleted output of a container before it was read. No I/O and no clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the objects of an attempt from a PodSpec, as plain dicts. Pure.
+"""Build the objects of an attempt from a PodSpec, as plain dicts. No I/O.
 
 CPUs are requested and not limited: other pods may use a node's idle cores, and throttled data loaders starve
 a GPU. Memory is limited to the request, because it cannot be reclaimed.

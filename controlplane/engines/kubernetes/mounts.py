@@ -1,4 +1,4 @@
-"""The volumes of a pod for what its job mounts: claims, and directories of the node. Pure."""
+"""The volumes of a pod for what its job mounts: claims, and directories of the node. No I/O."""
 
 from __future__ import annotations
 

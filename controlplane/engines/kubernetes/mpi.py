@@ -1,5 +1,5 @@
 """How a launcher reaches its ranks without an operator: a host file, a key of the attempt, and sshd in every host.
-Pure.
+No I/O.
 
 The hosts are the attempt's pods, by their names in its headless service. Each runs sshd as the pod's own user on a
 port above 1,024, accepts only the attempt's key, and gives each rank the environment of the pod that it runs in.

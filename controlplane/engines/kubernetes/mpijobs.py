@@ -1,4 +1,4 @@
-"""Build the MPIJob of an attempt, and the patches that turn the MPI operator's pods into ours. Pure.
+"""Build the MPIJob of an attempt, and the patches that turn the MPI operator's pods into ours. No I/O.
 
 The operator creates the pods of all hosts from one template, under its own names. They wait behind a
 scheduling gate until `start` patches each one's identity, devices and node, and lifts the gate in the same

@@ -1,4 +1,4 @@
-"""The names and paths of our objects in a cluster, and the labels and annotations that identify them. Pure."""
+"""The names and paths of our objects in a cluster, and the labels and annotations that identify them. No I/O."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Commands that run our programs in pods: the image's python3 runs the source text of a module.
 
-Pure, except that each module's text is read from its file once.
+No I/O, except that each module's text is read from its file once.
 """
 
 from __future__ import annotations

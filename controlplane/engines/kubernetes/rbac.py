@@ -1,4 +1,4 @@
-"""List every verb on every resource that the engine uses in a cluster. Pure.
+"""List every verb on every resource that the engine uses in a cluster. No I/O.
 
 The cluster check asks for exactly these rights, and the chart's roles are tested against them.
 """

@@ -1,4 +1,4 @@
-"""Build a pod's report from the pod object of the API server. Pure; the cluster's own words stay in the
+"""Build a pod's report from the pod object of the API server. No I/O; the cluster's own words stay in the
 message.
 
 A pod is proven gone when the kubelet says that its containers have ended (or never began), when it was never

@@ -1,4 +1,4 @@
-"""Clean text from a cluster before it is stored or shown. Pure.
+"""Clean text from a cluster before it is stored or shown. No I/O.
 
 Users' processes write their own termination messages, and cluster operators write labels: remove what a database
 refuses or a terminal would execute.

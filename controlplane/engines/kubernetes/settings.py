@@ -1,4 +1,4 @@
-"""The settings of a Kubernetes cluster, each with reader and default. Pure.
+"""The settings of a Kubernetes cluster, each with reader and default. No I/O.
 
 Separate from the engine, because the API validates bodies with it and must not import engines.
 """

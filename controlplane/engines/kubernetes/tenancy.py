@@ -1,4 +1,4 @@
-"""Build the objects that represent our projects: namespaces, quotas, network policies and role bindings. Pure.
+"""Build the objects that represent our projects: namespaces, quotas, network policies and role bindings. No I/O.
 
 The planner decides how many GPUs a project holds. The quotas only apply the same bounds to users of `kubectl`: a
 project's limit, and its quota for non-preemptible pods.
