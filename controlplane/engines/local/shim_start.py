@@ -100,8 +100,8 @@ def _exit_code(starter: subprocess.Popen[bytes]) -> int:
 
 
 def is_readable(fd: int, timeout_seconds: float) -> bool:
-    """Wait until a file descriptor is readable; return False after the timeout. By poll, because select cannot take
-    descriptors above 1,023."""
+    """Wait until a file descriptor is readable; return False after the timeout. It uses poll, because select cannot
+    take descriptors above 1,023."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_seconds * 1000))
