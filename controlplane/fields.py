@@ -1,4 +1,4 @@
-"""Readers of single fields of a submission. Pure: each takes a JSON value and returns the value to store, or raises
+"""Readers of single fields of a submission. No I/O: each takes a JSON value and returns the value to store, or raises
 Refused with a code."""
 
 import math

@@ -1,4 +1,4 @@
-"""Notations of durations, sizes, numbers and pairs, in `yard` and in forms, and of lists in messages. Pure; readers
+"""Notations of durations, sizes, numbers and pairs, in `yard` and in forms, and of lists in messages. No I/O; readers
 raise ValueError."""
 
 import math
