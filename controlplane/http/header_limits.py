@@ -1,4 +1,4 @@
-"""Limits on a request's head, checked before any header is parsed. Pure.
+"""Limits on a request's head, checked before any header is parsed. No I/O.
 
 Python 3.11's cookie parser is quadratic in the number of backslashes: 64 KiB of them took 30 s and 8 KiB 0.2 s, on
 the one thread that serves pages.

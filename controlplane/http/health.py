@@ -16,6 +16,7 @@ from controlplane.live.asgi import Headers, Receive, Scope, Send
 from controlplane.live.shared import SharedReads
 from controlplane.models import Lease
 
+# While nothing is unfinished, a cycle completes only every 5 s (loop.period.QUIET_SECONDS).
 FRESH_SECONDS = 10
 # How many seconds a result of /readyz is reused, because unauthenticated clients may request it at any rate.
 FRESH_FOR = 0.5

@@ -1,4 +1,4 @@
-"""The requests that hash a password and therefore run on separate threads. Pure.
+"""The requests that hash a password and therefore run on separate threads. No I/O.
 
 tests/app/test_password_routes.py fails for a view that hashes a password but is not listed.
 """
