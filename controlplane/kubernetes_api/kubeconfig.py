@@ -1,4 +1,4 @@
-"""The text of a kubeconfig as plain data, for validation in the API and for credentials. Pure.
+"""The text of a kubeconfig as plain data, for validation in the API and for credentials. No I/O.
 
 A kubeconfig is a user's text and full of secrets: its size is bounded, anchors and aliases are refused, and
 error messages quote names only.

@@ -1,4 +1,4 @@
-"""Names and types that all users of an API server share. Pure."""
+"""Names and types that all users of an API server share. No I/O."""
 
 from __future__ import annotations
 
