@@ -33,8 +33,8 @@ def host_of(scope: Scope) -> str:
 
 
 def client_address(scope: Scope) -> str:
-    """Return the address of the connection's client, "" for a Unix socket. asgi.py has already replaced a trusted
-    proxy's."""
+    """Return the address of the connection's client; "" for a Unix socket. For a request of a trusted proxy it is
+    that of the proxy's client (see controlplane/asgi.py)."""
     return (scope.get("client") or ("",))[0] or ""
 
 

@@ -1,4 +1,4 @@
-"""Compute and apply the difference between two states of a topic. Pure.
+"""Compute and apply the difference between two states of a topic. No I/O.
 
 A state is {collection: {key: record}}; records are JSON values and are replaced whole.
 """
@@ -15,8 +15,8 @@ NOTHING: dict[str, Record] = {}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What turns one state into another: new and different records, and (collection, key) of removed ones. False if
-    empty."""
+    """What turns one state into another: new and different records, and (collection, key) of removed ones. The object
+    is false if the states are equal."""
 
     upserts: Mapping[str, Mapping[str, Record]]
     deletes: tuple[tuple[str, str], ...]

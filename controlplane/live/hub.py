@@ -76,8 +76,8 @@ class Hub:
         self._last_event = self._last_recheck = float("-inf")
 
     async def identify(self, credential: Credential) -> Identity | None:
-        """Return the identity of a credential, None if it is invalid. Cached for `pace.recheck` seconds, because many
-        clients reconnect at once after a restart."""
+        """Return the identity of a credential; None if it is invalid. The answer is kept for `pace.recheck` seconds,
+        because many clients reconnect at once after a restart."""
         now = time.monotonic()
         found = self._known.get(credential)
         if found is None or now - found[0] > self.pace.recheck:
