@@ -1,4 +1,4 @@
-"""The requests that use the simulating process, or take as long, and therefore run on separate threads. Pure.
+"""The requests that use the simulating process, or take as long, and therefore run on separate threads. No I/O.
 
 tests/app/test_simulation_routes.py fails for a view that uses it but is not listed.
 """
