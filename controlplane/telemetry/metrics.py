@@ -1,4 +1,4 @@
-"""Names, steps and arithmetic of samples. Pure: no rows, no engine."""
+"""Names, steps and arithmetic of samples. No I/O."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -149,7 +149,7 @@ def _rows(
 
 def _fitting_step(start: datetime, end: datetime, asked: int | None) -> int:
     """Return the smallest step in seconds that is at least `asked`, gives at most POINTS_MOST points, and is still
-    stored for `start`. Beyond the coarsest stored step, a multiple of it."""
+    stored for `start`. If no stored step is so long, return a multiple of the longest."""
     least = max((end - start).total_seconds() / (POINTS_MOST - 1), asked or 0)
     age = timezone.now() - start
     for step in STEPS:
