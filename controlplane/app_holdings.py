@@ -1,6 +1,7 @@
 """Hooks by which an app counts, guards and removes its data when a project is deleted or moved, or a cluster
 detached; declared as `HOLDINGS` in its module `holdings`."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
@@ -60,11 +61,14 @@ def shown_kinds() -> list[str]:
     return [kind for one in holdings() for kind in one.shown_kinds]
 
 
-def project_statuses(project_ids: Iterable[int]) -> dict[int, Mapping[str, int]]:
-    """Return `Holdings.statuses` of all apps by project id. Projects without unfinished work are left out. If two
-    apps report the same project, the last one's report replaces the others."""
-    ids = list(project_ids)
-    return {pk: status for one in holdings() for pk, status in one.statuses(ids).items()}
+def project_statuses(project_ids: Iterable[int]) -> Mapping[int, Mapping[str, int]]:
+    """Return the sums of `Holdings.statuses` over all apps, by project id. Projects without unfinished work are left
+    out."""
+    ids, sums = list(project_ids), dict[int, Counter[str]]()
+    for one in holdings():
+        for pk, status in one.statuses(ids).items():
+            sums.setdefault(pk, Counter()).update(status)
+    return dict(sums)
 
 
 def counts_of(project: Project) -> dict[str, Any]:

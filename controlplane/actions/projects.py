@@ -113,11 +113,13 @@ def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Memb
 
 
 def remove_member(project: Project, user: User, *, actor: Actor) -> None:
-    """Remove a user from a project. The caller checks that the actor may and that the user is a member. Raise
+    """Remove a user from a project; do nothing if it is no member. The caller checks that the actor may. Raise
     Conflict for the last owner."""
     with transaction.atomic():
         _keep_an_owner(project, user, None)
-        Membership.objects.filter(project=project, user=user).delete()
+        removed, _ = Membership.objects.filter(project=project, user=user).delete()
+        if not removed:
+            return
         before = {"user": user.username}
         write_audit(actor, "project.remove_member", "project", project.name, before=before)
         _happened("project.member_removed", project, actor, before)

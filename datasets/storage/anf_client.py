@@ -88,8 +88,8 @@ class AnfClient:
         self._run(budget, "volumes", "begin_pool_change", pool, name, body)
 
     def delete(self, pool: str, name: str) -> None:
-        """Delete a volume of a capacity pool with its snapshots; return when Azure has finished, without a time
-        limit. Raises Blocked if Azure refuses."""
+        """Delete a volume of a capacity pool with its snapshots and wait, without a budget. Raises Blocked if Azure
+        refuses, fails or takes too long."""
         self._run(UNLIMITED, "volumes", "begin_delete", pool, name)
 
     def create_snapshot(self, pool: str, volume: str, name: str, budget: Budget) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from controlplane import app_holdings
 from controlplane.access import Forbidden
 from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import (
@@ -13,6 +14,7 @@ from controlplane.actions.projects import (
     set_member,
     taken_along,
 )
+from controlplane.app_holdings import Holdings
 from controlplane.models import AuditEntry, Command, Event, Project, Role
 from jobs.actions import stop_job
 from tests.builders import make_cluster, make_job
@@ -61,6 +63,14 @@ def test_a_project_that_has_moved_meanwhile_is_not_moved_twice(cast):
     assert Command.objects.get(kind="forget_project").cluster == cast.other.cluster
 
 
+def test_who_is_no_member_any_more_is_not_removed_again(cast):
+    """Two owners remove the same member: the second must not write a removal that was none."""
+    for _ in range(2):
+        remove_member(cast.project, cast.ben, actor=cast.actor("ana"))
+    assert AuditEntry.objects.filter(verb="project.remove_member").count() == 1
+    assert Event.objects.filter(kind="project.member_removed").count() == 1
+
+
 def test_the_last_owner_stays(cast):
     with pytest.raises(Conflict):
         remove_member(cast.project, cast.ana, actor=cast.actor("root"))
@@ -69,3 +79,21 @@ def test_the_last_owner_stays(cast):
     assert list(
         cast.project.memberships.filter(role=Role.OWNER).values_list("user__username", flat=True)
     ) == ["ben"]
+
+
+def test_what_all_apps_report_of_a_project_is_added(cast, monkeypatch):
+    class Flows(Holdings):
+        def statuses(self, project_ids):
+            return {pk: {"allocated": 1000, "queued": 2} for pk in project_ids}
+
+    class Jobs(Holdings):
+        def statuses(self, project_ids):
+            return {cast.project.pk: {"allocated": 500, "waiting": 250, "running": 1, "queued": 1}}
+
+    monkeypatch.setattr(app_holdings, "holdings", lambda: (Flows(), Jobs()))
+    both = {"allocated": 1500, "waiting": 250, "running": 1, "queued": 3}
+    first, other = cast.project.pk, cast.other.pk
+    assert app_holdings.project_statuses([first, other]) == {
+        first: both,
+        other: {"allocated": 1000, "queued": 2},
+    }

@@ -16,6 +16,7 @@ import torch._dynamo  # noqa: F401  the first optimizer imports it, in 2 s: here
 from tests.waiting import slowness
 from tests.workloads.ranks import Line, run_ranks
 from workloads.allreduce import sweep
+from workloads.common.checkpoint import OtherModel
 from workloads.common.devices import take_device
 from workloads.common.distributed import RanksMissing, joined_ranks
 from workloads.common.stopping import StopRequest
@@ -51,6 +52,19 @@ def alone(rank: int) -> str:
         return str(error)
 
 
+def of_another_model(folder: Path) -> str:
+    """The checkpoints of `trained`, read by a program with another model."""
+    use = take_device()
+    with joined_ranks(use.device) as rank_info:
+        program = Line(rank_info, model="curve")
+        training = Training(program, Plan(EPOCHS, 3, folder / "checkpoints"), use, rank_info)
+        try:
+            training.resume()
+        except OtherModel as error:
+            return str(error)
+    return "resumed"
+
+
 def swept() -> list[str]:
     """Return what the all-reduce sweep prints on this rank, line by line, then its exit code."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -61,6 +75,7 @@ def swept() -> list[str]:
 def main(folder: Path) -> None:
     story = {
         "trained": run_ranks(folder, 2, lambda _rank: trained(folder)),
+        "of_another_model": run_ranks(folder, 2, lambda _rank: of_another_model(folder)),
         "swept": run_ranks(folder, 3, lambda _rank: swept(), is_store_hosted=True),
         "alone": run_ranks(folder, 3, lambda rank: alone(1 if rank == 2 else rank)),
     }

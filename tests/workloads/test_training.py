@@ -238,6 +238,14 @@ def test_ranks_train_together_and_one_that_never_joins_is_named(ranks_story: Ran
     assert story["alone"][0].endswith("s: 1, 2.")
 
 
+@pytest.mark.slow
+def test_a_checkpoint_of_another_model_is_refused_on_every_rank(ranks_story: RanksStory):
+    """The others waited for rank 0, which had left, and failed with an error of the process group."""
+    first, second = ranks_story.told["of_another_model"]
+    assert "is of line, not of curve" in first
+    assert first == second
+
+
 def test_a_stop_of_the_whole_process_group_saves_although_processes_read_data(tmp_path: Path) -> None:
     """The local engine's stop: SIGTERM ended the processes that read data, and the training failed without saving."""
     settings = {"MODEL": "small", "EPOCHS": "1000", "BATCH_SIZE": "4", "USE_WORKERS": "true", "CLIPS": "8"}

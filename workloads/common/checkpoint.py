@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 
 from workloads.common.progress import report_checkpoint
 from workloads.common.quiesce import writing
+from workloads.common.rank_info import RankInfo
 
 # If the newest checkpoint is damaged, training resumes from the one before.
 KEEP = 2
@@ -92,6 +94,22 @@ def load_latest(folder: Path, model: str = "") -> tuple[int, dict[str, Any]] | N
         except CheckpointRefused as refusal:
             print(f"{refusal} The one before it is used.", flush=True)
     return None
+
+
+def load_for_all(folder: Path, model: str, rank_info: RankInfo) -> tuple[int, dict[str, Any]] | None:
+    """Return on every rank of the process group what `load_latest` returns on rank 0, the only one that reads. Raises
+    on every rank what it raises: ranks that wait for one that has left fail with an error of the group."""
+    read: list[Any] = [None]
+    if rank_info.is_first:
+        try:
+            read = [load_latest(folder, model)]
+        except OtherModel as error:
+            read = [error]
+    distributed.broadcast_object_list(read, 0)
+    if isinstance(read[0], OtherModel):
+        raise read[0]
+    found: tuple[int, dict[str, Any]] | None = read[0]
+    return found
 
 
 def _write(folder: Path, step: int, state: dict[str, Any], model: str) -> Path:

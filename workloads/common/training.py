@@ -115,14 +115,11 @@ class Training:
 
     def resume(self) -> None:
         """Resume from the newest checkpoint, which rank 0 reads for all ranks; do nothing if there is none.
-        Raises OtherModel on rank 0 if it belongs to another model."""
-        found: list[Any] = [None]
-        if self._rank_info.is_first:
-            found = [checkpoint.load_latest(self._plan.checkpoints, self._program.model)]
-        distributed.broadcast_object_list(found, 0)
-        if found[0] is None:
+        Raises OtherModel on every rank if it belongs to another model."""
+        found = checkpoint.load_for_all(self._plan.checkpoints, self._program.model, self._rank_info)
+        if found is None:
             return
-        step, state = found[0]
+        step, state = found
         self.at = Position(step, int(state["epoch"]), int(state["samples"]))
         if self.at.samples + self._global_batch > self._samples:
             # If ranks, batches or data have changed, the rest of the epoch may not fill a step.

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -84,14 +83,11 @@ class Training:
 
     def resume(self) -> bool:
         """Resume from the newest checkpoint, which the first worker reads for all. Return False if there is none.
-        Raises OtherModel on the first worker if it belongs to another model."""
-        read: list[Any] = [None]
-        if self.rank_info.is_first:
-            read = [checkpoint.load_latest(self.checkpoints, MODEL)]
-        distributed.broadcast_object_list(read, 0)
-        if read[0] is None:
+        Raises OtherModel on every worker if it belongs to another model."""
+        read = checkpoint.load_for_all(self.checkpoints, MODEL, self.rank_info)
+        if read is None:
             return False
-        self.step, state = read[0]
+        self.step, state = read
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.accuracy = float(state["accuracy"])
