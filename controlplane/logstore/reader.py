@@ -225,8 +225,8 @@ def _seek_record(file: BinaryIO, offset: int) -> int:
 
 
 def _tail_start(file: BinaryIO, size: int, n: int) -> int:
-    """Return the offset of a record after which at least `n` numbered lines follow, if the last SCAN_BYTES contain so
-    many."""
+    """Return the offset of a record after which at least `n` numbered lines follow; if the last SCAN_BYTES or so have
+    fewer, the earliest offset that was searched."""
     wanted, position, found = n + 2, size, 0
     limit_bytes = max(SCAN_BYTES, _TAIL_BLOCK_BYTES + 2 * MAX_TEXT_BYTES)
     while position > 0 and size - position < limit_bytes:

@@ -21,7 +21,7 @@ def with_suffix(engine: Engine, suffix: str) -> Engine:
 
 
 class RenamedNodes:
-    """An engine whose nodes have a suffix in all names that callers pass and get. As thread-safe as the wrapped
+    """An engine whose nodes have a suffix in all names that callers pass and get. It is as thread-safe as the wrapped
     engine."""
 
     def __init__(self, engine: Engine, suffix: str) -> None:
