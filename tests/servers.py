@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from controlplane.supervisor.programs import redis_server
-from tests import migrated
+from tests import migrated, stuck
 from tests.waiting import patience, wait_until
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -187,11 +187,25 @@ class ControlPlane:
         wait_until(lambda: not self.call("GET", unfinished)[1]["results"], timeout=60, what="the jobs' ends")
 
     def stop(self, number: int = signal.SIGINT, seconds: float = 15) -> int:
-        """Send the supervisor the signal `number`, and return its exit code. Raises TimeoutExpired after
-        `seconds`."""
+        """Send the supervisor the signal `number`, and return its exit code. If it has not ended after `seconds`, end
+        it, and raise AssertionError with what its processes were doing."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(patience(seconds))
+        limit = patience(seconds)
+        try:
+            return self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            why = self._explain()
+            self.process.wait(patience(10))
+            raise AssertionError(
+                f"not ended {limit:.1f} s after {signal.Signals(number).name}:\n{why}"
+            ) from None
+
+    def _explain(self) -> str:
+        logs = [self.state_dir / "console.log", *sorted((self.state_dir / "control").glob("*.log"))]
+        # The supervisor first: it would start again what ends before it.
+        supervisor = psutil.Process(self.process.pid)
+        return stuck.explain([supervisor, *descendants(supervisor.pid)], logs)
 
 
 @contextmanager
@@ -207,7 +221,7 @@ def control_plane(
         key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "DATABASE_"))
     }
     environment |= {"TRAINYARD_PORT": str(port), "TRAINYARD_STATE_DIR": str(state_dir)}
-    environment |= {"TRAINYARD_BOOTSTRAP_TOKEN": token, **(variables or {})}
+    environment |= {"TRAINYARD_BOOTSTRAP_TOKEN": token, **stuck.STACKS, **(variables or {})}
     state_dir.mkdir(parents=True, exist_ok=True)
     if "DATABASE_URL" not in environment:
         migrated.lay_out(state_dir / "db.sqlite3")

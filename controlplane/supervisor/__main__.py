@@ -74,7 +74,9 @@ def _keep(keeper: Keeper, instance: Instance, began: float, prepared: dict[str, 
             is_announced = True
             _announce(instance, time.monotonic() - began, prepared)
         keeper.sleep(keeping.TICK_SECONDS if is_announced else keeping.STARTING_TICK_SECONDS)
-        keeper.is_stopping |= is_make_waiting(parent)
+        # Not by `|=`, which would undo a request that arrives during the call.
+        if is_make_waiting(parent):
+            keeper.is_stopping = True
 
 
 def _announce(instance: Instance, seconds: float, prepared: dict[str, str]) -> None:
