@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 from operator import attrgetter
@@ -120,9 +120,10 @@ class Account:
             account.sizes[milli_gpus] += count
             account.changes += 1
 
-    def book(self, milli_gpus: int, is_preemptible: bool, is_stopping: bool, sign: int = 1) -> None:
-        """Add an active job of the view to this account and its department; with `sign` -1, remove it."""
-        change = sign * milli_gpus
+    def book(self, milli_gpus: int, is_preemptible: bool, is_stopping: bool, count: int = 1) -> None:
+        """Add `count` active jobs of the view, each of this size, to this account and its department; a negative
+        `count` removes them."""
+        change = count * milli_gpus
         for account in self.line():
             account.held += change
             account.held_fixed += 0 if is_preemptible else change
@@ -130,7 +131,7 @@ class Account:
                 account.allocated += change
                 account.fixed += 0 if is_preemptible else change
         if not is_stopping:
-            self.run(milli_gpus, sign)
+            self.run(milli_gpus, count)
 
 
 def open_accounts(view: ClusterView) -> dict[str, Account]:
@@ -157,21 +158,28 @@ def open_accounts(view: ClusterView) -> dict[str, Account]:
 
 def held_milli_gpus(job: JobView) -> int:
     """Return the milli-GPUs that an active job holds, over all its pods."""
-    return sum([placement.milli_gpus for placement in job.placements])
+    return sum([milli_gpus for placement in job.placements for _, milli_gpus in placement.devices])
 
 
-def book_active(accounts: Mapping[str, Account], jobs: Iterable[JobView], sign: int = 1) -> None:
-    """Add what the active jobs hold to their accounts; with `sign` -1, remove it. Jobs of a deleted project are
-    skipped."""
-    for job in jobs:
-        account = accounts.get(job.project)
-        if account is None:
-            # The project was deleted and its job is still stopping.
-            continue
-        held = held_milli_gpus(job)
-        account.book(held, job.is_preemptible, job.is_stopping, sign)
-        if job.placements:
-            account.growth += sign * _growth(job, held)
+def book_active(
+    accounts: Mapping[str, Account], jobs: Sequence[JobView], held: Sequence[int], sign: int = 1
+) -> None:
+    """Add what the active jobs hold (`held`, in milli-GPUs) to their accounts; with `sign` -1, remove it. Jobs of a
+    deleted project are skipped."""
+    # A new state has thousands of jobs and few distinct sizes.
+    equal = Counter(
+        [
+            (job.project, milli_gpus, job.is_preemptible, job.is_stopping)
+            for job, milli_gpus in zip(jobs, held, strict=True)
+        ]
+    )
+    for (project, milli_gpus, is_preemptible, is_stopping), count in equal.items():
+        # A job of a deleted project is still stopping.
+        if project in accounts:
+            accounts[project].book(milli_gpus, is_preemptible, is_stopping, sign * count)
+    for job, milli_gpus in zip(jobs, held, strict=True):
+        if (job.is_stopping or job.min_pods is not None) and job.placements and job.project in accounts:
+            accounts[job.project].growth += sign * _growth(job, milli_gpus)
 
 
 def _growth(job: JobView, held: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush, merge
 
@@ -18,7 +19,7 @@ Accepted = dict[VictimClass, "SortedClass"]
 """The classes of candidates that a policy accepts as single victims."""
 CostAlone = tuple[int, int, int, int, str]
 # A job's id is part of its cost, so candidates are never compared with each other.
-_Priced = tuple[CostAlone, Candidate]
+_Ordered = tuple[int, int, str, Candidate]
 _Entry = tuple[Bound, int, int]
 """(bound, node order, version): outdated if the node has a newer version."""
 
@@ -80,7 +81,7 @@ class NodeCandidates:
         return self.holders, self.holds
 
 
-class Candidates(dict[str, list[Candidate]]):
+class Candidates(defaultdict[str, list[Candidate]]):
     """The preemptible running jobs, by the name of each node that they use.
 
     They are also grouped by project into classes that a policy treats alike. For each request there is an index
@@ -88,7 +89,7 @@ class Candidates(dict[str, list[Candidate]]):
     """
 
     def __init__(self, now: int) -> None:
-        super().__init__()
+        super().__init__(list)
         self.by_id: dict[str, Candidate] = {}
         # True once a policy has accepted a candidate in this cycle: from then on the plan depends on the work
         # lost so far, and thus on the time.
@@ -96,7 +97,7 @@ class Candidates(dict[str, list[Candidate]]):
         self._now = now
         # When the work lost was last computed; None after a checkpoint changed it.
         self._weighed_at: int | None = now
-        self._projects: dict[Account, dict[VictimClass, SortedClass]] = {}
+        self._projects: defaultdict[Account, dict[VictimClass, SortedClass]] = defaultdict(dict)
         self._indexes: dict[Request, NodeIndex] = {}
         # By request and signature of a policy, and by project: the accepted classes, and `Account.changes` of the
         # project's department (or its own) when they were tested.
@@ -110,8 +111,8 @@ class Candidates(dict[str, list[Candidate]]):
         if candidate.is_fresh:
             heappush(self._fresh, (candidate.job.started_at or 0, candidate.job.id))
         for name in candidate.nodes:
-            self.setdefault(name, []).append(candidate)
-        classes = self._projects.setdefault(candidate.account, {})
+            self[name].append(candidate)
+        classes = self._projects[candidate.account]
         same = classes.get(candidate.victim_class)
         if same is None:
             same = classes[candidate.victim_class] = SortedClass()
@@ -232,7 +233,7 @@ class SortedClass:
         # The most devices that any member holds.
         self.most_devices = 0
         self._by_id: dict[str, Candidate] = {}
-        self._sorted: list[_Priced] | None = None
+        self._sorted: list[_Ordered] | None = None
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -251,23 +252,30 @@ class SortedClass:
         """The members in no order."""
         return self._by_id.values()
 
-    @property
-    def by_cost(self) -> Sequence[_Priced]:
-        """The members with the cost of stopping each alone, ascending."""
+    def by_cost(self) -> Iterator[tuple[CostAlone, Candidate]]:
+        """Iterate over the members with the cost of stopping each alone, ascending."""
         if self._sorted is None:
-            self._sorted = sorted((_cost_alone(one), one) for one in self._by_id.values())
-        return self._sorted
+            self._sorted = sorted(map(_in_class, self._by_id.values()))
+        return ((_cost_alone(one[-1]), one[-1]) for one in self._sorted)
 
     def add(self, candidate: Candidate) -> None:
         self._by_id[candidate.job.id] = candidate
-        self.most_devices = max(self.most_devices, sum([len(pod.devices) for pod in candidate.placements]))
+        devices = sum([len(pod.devices) for pod in candidate.placements])
+        if devices > self.most_devices:
+            self.most_devices = devices
         if self._sorted is not None:
-            insort(self._sorted, (_cost_alone(candidate), candidate))
+            insort(self._sorted, _in_class(candidate))
 
     def remove(self, candidate: Candidate) -> None:
         del self._by_id[candidate.job.id]
         if self._sorted is not None:
-            del self._sorted[bisect_left(self._sorted, (_cost_alone(candidate),))]
+            del self._sorted[bisect_left(self._sorted, _in_class(candidate))]
+
+
+def _in_class(candidate: Candidate) -> _Ordered:
+    """Return what sorts members of one class, which have one size, like `_cost_alone`."""
+    job = candidate.job
+    return candidate.work_lost, -job.submit_rank, job.id, candidate
 
 
 def _accepted_of(
@@ -280,7 +288,7 @@ def _accepted_of(
 
 def cheapest_first(classes: Iterable[SortedClass]) -> Iterator[Candidate]:
     """Iterate over the members of these classes in ascending order of the cost of stopping one of them."""
-    return (candidate for _, candidate in merge(*[same.by_cost for same in classes]))
+    return (candidate for _, candidate in merge(*[same.by_cost() for same in classes]))
 
 
 def _cost_alone(candidate: Candidate) -> CostAlone:

@@ -4,7 +4,7 @@ undone."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -57,10 +57,11 @@ class CycleState:
         # Whether any running job could shrink instead of being stopped.
         self.can_shrink = False
         active = [job for job in view.jobs if job.state == "active"]
-        book_active(self.accounts, active)
+        held = list(map(held_milli_gpus, active))
+        book_active(self.accounts, active, held)
         self._is_open = {node.name: node.is_schedulable for node in view.nodes}
         # The milli-GPUs to divide: all on open nodes, and those that jobs still hold on closed ones.
-        self.total_milli_gpus = _on_open_nodes(view) + sum(map(self._on_closed_nodes, active))
+        self.total_milli_gpus = _on_open_nodes(view) + self._on_closed_nodes(active)
         self._every_device = sum(len(node.devices) for node in view.nodes) * WHOLE_GPU
         self._stopping = {job.id: job for job in active if job.is_stopping}
         # The jobs that could be stopped.
@@ -70,9 +71,9 @@ class CycleState:
         self._growing = {job.id: job.grows for job in view.jobs if job.grows}
         self._undo: list[Callable[[], object]] = []
         self.ends = ExpectedEnds()
-        for job in active:
+        for job, milli_gpus in zip(active, held, strict=True):
             self.ends.add(job)
-            self._add_candidate(job)
+            self._add_candidate(job, milli_gpus)
 
     def choose_scorer(self) -> None:
         """Select the scorer: the fragmentation gradient over the mix of this view's pods if the view asks for
@@ -108,7 +109,7 @@ class CycleState:
         self.capacity.forget_changes()
         self.candidates.rewind(view.now)
         for candidate in self.candidates.mature(view.now - view.min_runtime_seconds):
-            self._add_candidate(candidate.job)
+            self._add_candidate(candidate.job, candidate.milli_gpus)
 
     def change(self, before: JobView | None, after: JobView | None) -> None:
         """Replace a job of the view between two cycles; None for a job that is new (`before`) or has left
@@ -132,18 +133,19 @@ class CycleState:
             self.candidates.checkpoint(job)
 
     def _add_active(self, job: JobView) -> None:
-        book_active(self.accounts, (job,))
-        self.total_milli_gpus += self._on_closed_nodes(job)
+        held = held_milli_gpus(job)
+        book_active(self.accounts, (job,), (held,))
+        self.total_milli_gpus += self._on_closed_nodes((job,))
         self.ends.add(job)
         self.capacity.start(job, job.placements)
         if job.is_stopping:
             self._stopping[job.id] = job
             self.capacity.stop(job)
-        self._add_candidate(job)
+        self._add_candidate(job, held)
 
     def _remove_active(self, job: JobView) -> None:
-        book_active(self.accounts, (job,), -1)
-        self.total_milli_gpus -= self._on_closed_nodes(job)
+        book_active(self.accounts, (job,), (held_milli_gpus(job),), -1)
+        self.total_milli_gpus -= self._on_closed_nodes((job,))
         self.ends.remove(job)
         if job.is_stopping:
             del self._stopping[job.id]
@@ -152,8 +154,9 @@ class CycleState:
         if self._is_candidate(job):
             self.candidates.remove(self.candidates.by_id[job.id])
 
-    def _on_closed_nodes(self, job: JobView) -> int:
-        return sum(pod.milli_gpus for pod in job.placements if not self._is_open.get(pod.node, False))
+    def _on_closed_nodes(self, jobs: Iterable[JobView]) -> int:
+        closed = [pod for job in jobs for pod in job.placements if not self._is_open.get(pod.node, False)]
+        return sum(pod.milli_gpus for pod in closed)
 
     def divide(self, classes: Sequence[JobClass]) -> tuple[Share, ...]:
         """Set every project's fair share, given the waiting jobs; return each project's numbers."""
@@ -437,19 +440,14 @@ class CycleState:
         self.capacity.stop(victim.job, -1)
         self._index_candidate(victim)
 
-    def _add_candidate(self, job: JobView) -> None:
+    def _add_candidate(self, job: JobView, milli_gpus: int) -> None:
+        """Add an active job that could be stopped, before the first search of a cycle. `milli_gpus`: what it holds."""
         if self._is_candidate(job):
-            milli_gpus = held_milli_gpus(job)
             lost = work_lost(job, milli_gpus, self.view.now)
-            candidate = Candidate(
-                job,
-                self.accounts[job.project],
-                job.placements,
-                milli_gpus,
-                lost,
-                is_fresh=_is_fresh(job, self.view),
-            )
-            self._index_candidate(candidate)
+            is_fresh, account = _is_fresh(job, self.view), self.accounts[job.project]
+            candidate = Candidate(job, account, job.placements, milli_gpus, lost, is_fresh=is_fresh)
+            self.can_shrink = self.can_shrink or candidate.can_shrink
+            self.candidates.add(candidate)
 
     def _is_candidate(self, job: JobView) -> bool:
         return job.is_preemptible and not job.is_stopping and job.project in self.accounts

@@ -58,15 +58,18 @@ class Candidate:
         self.work_lost = work_lost
         can_shrink = job.min_pods is not None and len(placements) > job.min_pods
         self.victim_class = (account.name, milli_gpus, job.priority, can_shrink, is_fresh)
-        self._devices: dict[str, tuple[tuple[int, int], ...]] = {}
-        for placement in placements:
-            known = self._devices.get(placement.node, ())
-            self._devices[placement.node] = known + placement.devices
+        # By node; computed when first read, because most jobs of a large cluster are not examined.
+        self._devices: dict[str, tuple[tuple[int, int], ...]] | None = None
         # The names of the nodes that it uses, sorted.
-        self.nodes = sorted(self._devices)
+        if len(placements) == 1:
+            self.nodes = [placements[0].node]
+        else:
+            self.nodes = sorted({placement.node for placement in placements})
 
     def on_node(self, name: str) -> tuple[tuple[int, int], ...]:
         """Return ((device index, milli-GPUs), ...) that the job holds on one node, over all its pods there."""
+        if self._devices is None:
+            self._devices = _devices_by_node(self.placements)
         return self._devices.get(name, ())
 
     @property
@@ -78,6 +81,13 @@ class Candidate:
     def can_shrink(self) -> bool:
         """Return whether the job is elastic and above its minimum size, so that it can continue with fewer pods."""
         return self.victim_class[3]
+
+
+def _devices_by_node(placements: Iterable[PodPlacement]) -> dict[str, tuple[tuple[int, int], ...]]:
+    found: dict[str, tuple[tuple[int, int], ...]] = {}
+    for placement in placements:
+        found[placement.node] = found.get(placement.node, ()) + placement.devices
+    return found
 
 
 def work_lost(job: JobView, milli_gpus: int, now: int) -> int:
