@@ -26,7 +26,8 @@ from tests import servers
 CHECKOUT = Path(__file__).resolve().parents[1]
 YARD = CHECKOUT / ".venv" / "bin" / "yard"  # what `make install` makes
 IN_DIRECTORY = 1000  # files
-QUIET_SECONDS = 2.5  # after which a file's time is trusted: ours reads younger ones again
+# Ours reads files again that are younger than this, since their times cannot be trusted yet.
+QUIET_SECONDS = 2.5
 
 
 @dataclass(frozen=True, slots=True)

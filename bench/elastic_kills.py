@@ -105,7 +105,8 @@ def grow(yard: Yard, job: str, steps: Path) -> None:
     def is_grown() -> bool:
         if last_step(steps)[2] == MEMBERS:
             return True
-        with suppress(RuntimeError):  # the loss is not recorded yet, or an operation runs
+        # Refused while the loss is not recorded yet, or another operation runs.
+        with suppress(RuntimeError):
             yard.call("POST", f"/jobs/{job}/scale", {"workers": MEMBERS})
         return False
 

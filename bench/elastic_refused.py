@@ -84,7 +84,8 @@ def measured(running: servers.ControlPlane) -> Refused:
         found.usual.append(longest_gap(state / "steps", quiet, began))
         scaled_out(running, count)
         operation = yard.operations(job)[0]
-        with suppress(AssertionError):  # what is left is counted
+        # Pods and processes that remain are counted below.
+        with suppress(AssertionError):
             wait_until(lambda: look(running, job) == before, timeout=20, what="the end of the newcomers")
         found.gaps.append(longest_gap(state / "steps", began, time.time()))
         found.stray += sum(abs(now - then) for now, then in zip(look(running, job), before, strict=True))

@@ -34,7 +34,6 @@ class PlainResNet(ResNet50):
 
 
 def rows() -> list[Row]:
-    """Return a row for each network."""
     return [scnn_row(), resnet_row()]
 
 

@@ -47,7 +47,8 @@ def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory, floor(directory) as beside:
         with servers.control_plane(Path(directory) / "state") as running:
-            time.sleep(SETTLE_SECONDS)  # there is no condition to wait for: nothing more happens
+            # There is no condition to wait for: nothing happens any more.
+            time.sleep(SETTLE_SECONDS)
             processes = everything(running)
             ours, peers = [], []
             for _ in range(WINDOWS):
@@ -55,7 +56,8 @@ def main() -> None:
                 peers.append(window(beside, seconds / 2))
             memory = {name: pss(process) for name, process in processes.items()}
             with reader(running):
-                time.sleep(seconds / 4)  # the first state is sent by then
+                # By then the feed has sent its first state.
+                time.sleep(seconds / 4)
                 watched = window(processes, seconds)
         floor_memory = [sum(map(pss, beside.values()))]
     report("idle", rows(ours, peers, memory, floor_memory, watched))

@@ -113,7 +113,8 @@ def echoed(whose: str) -> float:
 
 
 def our_forward(url: str) -> socket.socket:
-    skip_port = {0, 1}  # the first message of a channel is its port
+    # The first message of each channel contains its port.
+    skip_port = {0, 1}
 
     def take(channel: int, data: bytes) -> bytes:
         if channel in skip_port:

@@ -185,7 +185,8 @@ def reflect(kubeconfig: str, seconds: float) -> None:
         heard += 1
 
     client = Client(access_from(credentials))
-    profile = ClusterProfile(namespace_prefix=NAMESPACE)  # so that pods of no project are ours there
+    # With this prefix, pods of no project count as ours.
+    profile = ClusterProfile(namespace_prefix=NAMESPACE)
     trim = Watching(client, profile, hear)._trim_pod
     reflector = Reflector(client, "/api/v1/pods", keep=trim, on_change=hear)
     reflector.start()
@@ -225,7 +226,9 @@ def _heard(kube: KubeCluster, running: servers.ControlPlane) -> list[float]:
         while len(samples) < LINES and time.monotonic() < until:
             message = json.loads(feed.recv(timeout=60))
             now = time.time()
-            if message["type"] == "change":  # what was there before we came says nothing of the way
+            # Lines of the first state were written before the websocket was open, so their delay says
+            # nothing.
+            if message["type"] == "change":
                 samples += [1000 * (now - float(at)) for at in SPOKEN.findall(json.dumps(message))]
     running.stop_jobs()
     return samples

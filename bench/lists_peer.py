@@ -43,8 +43,6 @@ class DeviceSerializer(ModelSerializer[Allocation]):
 
 
 class PodSerializer(ModelSerializer[Pod]):
-    """A pod with its devices."""
-
     attempt = IntegerField(source="attempt.number")
     node = CharField(source="node.name")
     devices = DeviceSerializer(source="allocations", many=True)
@@ -80,8 +78,6 @@ class ReasonSerializer(ModelSerializer[Job]):
 
 
 class StatusSerializer(ModelSerializer[Job]):
-    """The status of a job with its pods."""
-
     is_reachable = BooleanField(source="project.cluster.is_reachable")
     reason = ReasonSerializer(source="*")
     allocated_gpus = FloatField(source="allocated_milli")
@@ -133,8 +129,6 @@ class SpecSerializer(ModelSerializer[Job]):
 
 
 class JobSerializer(SpecSerializer):
-    """A job with its spec and status."""
-
     project = CharField(source="project.name")
     user = CharField(source="user.username")
     status = StatusSerializer(source="*")
@@ -145,8 +139,6 @@ class JobSerializer(SpecSerializer):
 
 
 class PlainJobs(ListAPIView[Job]):
-    """A plain list view of jobs."""
-
     serializer_class = JobSerializer
     pagination_class = Pages
     renderer_classes = (JSONRenderer,)

@@ -118,7 +118,8 @@ def measure(
         assert reader.stdout is not None
         if reader.stdout.readline().strip() != "ready":
             raise RuntimeError("the readers could not connect")
-        threading.Event().wait(2)  # states are delivered, a first message has warmed everything up
+        # By then all states are delivered, and a first message has warmed the code.
+        threading.Event().wait(2)
         before = process.cpu_times()
         reader.stdin.write("go\n")
         reader.stdin.flush()

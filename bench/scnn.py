@@ -115,7 +115,8 @@ def step_row(work: str, size: Size, pictures: int) -> Row:
     outputs: list[Tensor] = []
 
     def step(net: SCNN) -> None:
-        torch.manual_seed(1)  # the same drop-out
+        # Both networks must draw the same drop-out.
+        torch.manual_seed(1)
         fine, lanes = net(x)
         outputs.append(fine.detach())
         torch.autograd.backward(loss_of(fine, lanes, labels, exists))

@@ -46,7 +46,8 @@ def start(state_dir: Path, idle_seconds: float) -> tuple[float, dict[str, float]
     with servers.control_plane(state_dir, is_up=has_page) as running:
         seconds = time.perf_counter() - began
         wait_until(running.is_ready, timeout=30, what="readiness")
-        time.sleep(idle_seconds)  # memory settles: there is no condition to wait for
+        # Memory use settles; there is no condition to wait for.
+        time.sleep(idle_seconds)
         processes = {"supervisor": psutil.Process(running.process.pid), **running.children()}
         return seconds, {name: process.memory_info().rss / MIB for name, process in processes.items()}
 

@@ -48,7 +48,6 @@ def file_entry(path: str, size: int, sha256: str, *, is_executable: bool = False
 
 
 def link_entry(path: str, target: str) -> Entry:
-    """Return the entry of a symbolic link."""
     # A name on a disk need not be Unicode.
     content = target.encode(errors="surrogateescape")
     return Entry(path, LINK, len(content), hashlib.sha256(content).hexdigest(), target)

@@ -37,5 +37,6 @@ class CollectLake(CommandHandler):
     kind, queue = COLLECT_LAKE, DATA
 
     def run(self, run: CommandRun) -> None:
+        # The next collection continues where this one ends.
         with refusals(), suppress(DeadlineExceeded):
             collect_lake(run.command.subject_id, partial(is_cancelled, run))

@@ -104,7 +104,6 @@ class Manifest:
         return self.digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
 
     def entry(self, index: int) -> Entry:
-        """Return the file with this index."""
         return Entry(self.paths[index], self.kinds[index], self.sizes[index], self.digest(index))
 
     def entries(self) -> Iterator[Entry]:
@@ -230,7 +229,6 @@ def checked(manifest: Manifest) -> Manifest:
 
 
 def compare(before: Manifest, after: Manifest) -> Diff:
-    """Return the differences from `before` to `after`."""
     if not before.paths:
         return Diff(after.paths, (), ())
     if before.paths == after.paths:

@@ -10,8 +10,6 @@ from jobs.lifecycle import FINAL_STATES, STATES
 
 
 class JobQuerySet(models.QuerySet["Job"]):
-    """Queries for jobs."""
-
     def unfinished(self) -> "JobQuerySet":
         """Return the jobs in a state that is not final."""
         return self.exclude(state__in=FINAL_STATES)

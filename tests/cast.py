@@ -25,7 +25,6 @@ class Cast:
     other: Project
 
     def actor(self, name: str) -> Actor:
-        """Return the actor for a user of the cast by name."""
         return Actor(user=getattr(self, name))
 
 

@@ -14,7 +14,6 @@ from datasets.selection import Selection
 
 
 def pack_of(*contents: bytes) -> bytes:
-    """Return a pack of these contents."""
     return b"".join((*contents, pack_index((sha256(one).digest(), len(one)) for one in contents)))
 
 

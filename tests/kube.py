@@ -221,7 +221,6 @@ class KubeCluster:
         return token
 
     def kubeconfig_for(self, token: str) -> str:
-        """Return a kubeconfig, as text, with this token."""
         return self.kubeconfig_text.replace(self.token, token)
 
     def part(self, name: str) -> psutil.Process:

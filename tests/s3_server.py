@@ -44,7 +44,6 @@ class S3Server:
         return f"http://127.0.0.1:{self.port}"
 
     def config(self, prefix: str = "") -> BucketConfig:
-        """Return the configuration of the bucket with this prefix."""
         return BucketConfig(BUCKET, prefix, self.endpoint, "us-east-1", ACCESS_KEY, SECRET_KEY)
 
     def files(self, prefix: str) -> list[Path]:

@@ -161,7 +161,6 @@ class ServedAnf(ServedStorage):
         return {**about, "status": "Succeeded"}
 
     def named(self, name: str) -> dict[str, Any]:
-        """Return the volume with this name."""
         return next(row for key, row in self.volumes.items() if key.endswith(f"/{name}"))
 
     def _create(self, path: str, body: dict[str, Any]) -> None:

@@ -110,7 +110,6 @@ class ServedOntap(ServedStorage):
         return 200, {"records": found, "num_records": len(found)}, {}
 
     def named(self, name: str) -> dict[str, Any]:
-        """Return the volume with this name."""
         return next(one for one in self.volumes.values() if one["name"] == name)
 
     def _create(self, body: dict[str, Any]) -> None:

@@ -113,7 +113,9 @@ class _Running:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                process_group=0,  # Ctrl-C reaches it through us, once: a second one would cut its cleaning up short
+                # Ctrl-C reaches the check through this process only, once: a second signal would interrupt
+                # its clean-up.
+                process_group=0,
             )
 
     def has_ended(self) -> bool:

@@ -67,7 +67,8 @@ def main() -> int:
         print(f"Trainyard needs Python 3.11; this is {found}. Try: make PYTHON=/path/to/python3.11 install")
         return 1
     with (ROOT / "requirements.txt").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two installs at once wait for one another
+        # Two installations at once would write the same files: the second waits.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             _install(dev=options.dev)
         except subprocess.CalledProcessError as error:

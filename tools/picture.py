@@ -67,7 +67,8 @@ def take(browser: str, url: str) -> None:
         page.press("#password", "Enter")
         page.wait_for_url(f"{url}/")
         page.wait_for_selector(".js-plotly-plot .main-svg")
-        page.wait_for_timeout(3000)  # the live feed's next update
+        # Until the next update of the live feed.
+        page.wait_for_timeout(3000)
         page.screenshot(path=TARGET)
         chromium.close()
 

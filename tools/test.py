@@ -41,7 +41,8 @@ PACKAGES: dict[str, Callable[[], object]] = {
     "btrfs-progs": Path("/usr/sbin/mkfs.btrfs").exists,
 }
 PYTEST = ["-m", "pytest", "-q"]
-AT_ONCE = max(4, os.cpu_count() or 1)  # a check spends more than half of its time waiting
+# At least 4 also with fewer CPUs: a check waits for more than half of its time.
+AT_ONCE = max(4, os.cpu_count() or 1)
 STATIC_CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],
     "format": ["-m", "ruff", "format", "--check", "."],
@@ -101,7 +102,8 @@ def install_packages() -> None:
         return
     print(f"installing {', '.join(missing)}", flush=True)
     _apt("update")
-    for name in missing:  # one by one: a package that a release lacks must not cost the others
+    # One by one: a package that a release lacks must not prevent the installation of the others.
+    for name in missing:
         if _apt("install", "-y", "--no-install-recommends", name) != 0:
             print(f"{name} could not be installed; the tests that need it are skipped.", flush=True)
 

@@ -37,7 +37,8 @@ def run(directory: Path, names: list[str], seconds: float, lead: float = LEAD_SE
     them."""
     clones = CLONES if ON_CLONES in names else 0
     with plant(directory, clones) as made:
-        measure(made, min(2.0, seconds))  # what is loaded on first use
+        # Not counted: the first requests load what the server loads on first use.
+        measure(made, min(2.0, seconds))
         calm = measure(made, min(CALM_SECONDS, seconds))
         return [row(name, calm, *under_attack(made, name, seconds, lead)) for name in names]
 

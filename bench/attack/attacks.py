@@ -195,7 +195,8 @@ async def log_followers(target: Target, seconds: float, answers: Answers) -> Non
     async def follow(reader: asyncio.StreamReader) -> None:
         while await reader.read(1 << 16):
             pass
-        await asyncio.Event().wait()  # an ended follower waits for the others
+        # A follower whose log ended waits for the others.
+        await asyncio.Event().wait()
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", target.port)

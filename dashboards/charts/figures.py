@@ -153,6 +153,7 @@ def _trace(stroke: Stroke) -> dict[str, Any]:
     meta: dict[str, Any] = {"key": stroke.key, "scale": stroke.scale, "offset": stroke.shift}
     line: dict[str, Any] = {"color": stroke.colour, "width": stroke.width, "dash": stroke.dash}
     look: dict[str, Any] = {"opacity": 0.55} if stroke.is_muted else {}
+    # A line needs two points: a single one would be invisible.
     if len(stroke.points) == 1:
         look["mode"] = "markers"
     return {
@@ -168,6 +169,7 @@ def _values(stroke: Stroke) -> dict[str, Any]:
     shown = thin(stroke.points, MOST_POINTS)
     values = [value for _x, value in shown]
     drawn = [None if value is None else value + stroke.shift for value in values]
+    # The hover list shows these values instead of the shifted ones.
     true = {"customdata": values} if stroke.shift else {}
     return {"x": [edge(x) for x, _value in shown], "y": drawn, **true}
 

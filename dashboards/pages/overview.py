@@ -62,6 +62,7 @@ def _drawing(actor: Actor, least: str) -> Drawing:
     drawing = Drawing(html, page["seq"], time.monotonic())
     if "heat" in page:
         while len(_kept) >= KEPT_MOST:
+            # The default: another thread may have removed the entry meanwhile.
             _kept.pop(next(iter(_kept)), None)
         _kept[key] = drawing
     return drawing

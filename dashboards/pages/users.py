@@ -186,6 +186,7 @@ def _set_password(request: HttpRequest, actor: Actor, subject: User) -> HttpResp
     except TooManyAttempts as refusal:
         return _user_page(request, actor, subject, {"current_password": str(refusal)})
     if actor.user == subject:
+        # A changed password ends all sessions of the user; keep this one.
         update_session_auth_hash(request, subject)
     messages.success(
         request,

@@ -58,6 +58,7 @@ def distrust_caches(digests: Collection[bytes]) -> None:
         ready = location.caches.filter(state=Cache.READY).select_related("version__dataset")
         if not ready.exists():
             continue
+        # A directory that cannot be used must not keep the other locations from being checked.
         with suppress(Blocked):
             damaged = store_of(location).remove_damaged(digests)
             for cache in ready.filter(version__in=map(UUID, damaged)):

@@ -16,6 +16,7 @@ PACK_BYTES = 16 << 20
 # Larger contents are sent separately, in parts.
 CONTENT_MOST_BYTES = 8 << 20
 CONTENTS_MOST = 200_000
+# A pack is closed by the content that reaches PACK_BYTES, and its index has a row of 48 bytes per content.
 PACK_MOST_BYTES = PACK_BYTES + CONTENT_MOST_BYTES + CONTENTS_MOST * 48 + 64
 
 _ROW = struct.Struct("<32sQQ")

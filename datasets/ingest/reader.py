@@ -87,6 +87,8 @@ class Reader:
             try:
                 if kind == LINK:
                     return self._link(path)
+                # A file that changed is read again as it is now, not with the size and time that the walk
+                # found.
                 if attempt or size > CONTENT_MOST_BYTES:
                     return self._file(path)
                 return self._unchanged_file(path, size, mtime_ns)

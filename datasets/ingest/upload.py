@@ -68,6 +68,7 @@ class HttpSink:
         # All bytes arrived, but the content was not completed: sending one part again completes it.
         if arrived >= size_bytes:
             arrived = 0
+        # O_NOFOLLOW: a link may have replaced the file since the walk.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             while arrived < size_bytes:

@@ -35,8 +35,6 @@ def version_name(dataset: str, number: int, subset: str) -> str:
 
 
 class VersionRows(models.QuerySet["DatasetVersion"]):
-    """Query set of versions and their subsets."""
-
     def whole(self) -> "VersionRows":
         """Return only whole versions, without subsets."""
         return self.filter(subset="")

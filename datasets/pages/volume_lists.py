@@ -78,7 +78,6 @@ def progress_words(snapshot: Row) -> str:
 
 
 def snapshots_shown(snapshots: QuerySet[Snapshot]) -> list[Row]:
-    """Return snapshots as rows for a page."""
     return [
         row
         | {

@@ -51,8 +51,6 @@ PLAIN = "text/plain; charset=utf-8"
 
 
 class VolumeForm(forms.Form):
-    """Form of a new volume."""
-
     project = forms.ChoiceField(label=gettext_lazy("Project"))
     name = NameField(longest=63, label=gettext_lazy("Name"))
     size = forms.CharField(

@@ -31,7 +31,6 @@ def find_version(dataset: Dataset, name: str) -> DatasetVersion | None:
 
 
 def subset_rows(version: DatasetVersion) -> VersionRows:
-    """Return the subsets of a version."""
     rows = DatasetVersion.objects.filter(dataset=version.dataset_id, number=version.number)
     return rows.exclude(subset="").select_related("dataset__project", "parent")
 

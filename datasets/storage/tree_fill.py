@@ -140,6 +140,7 @@ class TreeFill:
         for directory in sorted({path.rpartition(b"/")[0] for path in self._manifest.paths} - {b""}):
             os.makedirs(os.path.join(root, directory), exist_ok=True)
         for shelf in {name[:_SHELF] for name in self._sizes}:
+            # The fills of all trees share these directories.
             with suppress(FileExistsError):
                 os.mkdir(shelf, dir_fd=self._contents)
 

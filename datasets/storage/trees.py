@@ -110,6 +110,7 @@ class _Copy:
 
     def finish(self) -> None:
         """Set modes and times of directories, after all their files are written."""
+        # Deepest first: without permission to search a directory, those below it cannot be reached.
         for place, found in reversed(self._directories):
             os.chmod(place, stat.S_IMODE(found.st_mode))
             os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))

@@ -123,6 +123,7 @@ class VolumeFiles(ABC):
         """Context manager that opens a path with `flags` of os.open, component by component, so that no link is
         followed, even one that a job creates meanwhile. Raises ContentMissing if there is no such path or it
         leads through a link."""
+        # O_NONBLOCK, because opening a named pipe would wait for its other end.
         wanted = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         steps = [step for step in path.split(b"/") if step]
         if any(step in (b".", b"..") for step in steps) or steps[:1] == [OWN] or b"\0" in path:

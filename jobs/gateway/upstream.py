@@ -93,6 +93,7 @@ class Exchange:
                 return
             except TimeoutError as error:
                 before, waiting = waiting, self._writer.transport.get_write_buffer_size()
+                # If some data was accepted, the server is slow but not stuck.
                 if waiting >= before:
                     raise NoAnswer(
                         f"it accepted no data of the request for {STALL_SECONDS:g} s", 504

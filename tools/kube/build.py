@@ -120,7 +120,8 @@ def cache_dir() -> Path:
 def _build(programs: Programs, say: Say) -> None:
     missing = [source for source in programs.sources if not set(source.programs) <= set(find(programs))]
     go, place = _go(programs), programs.directory
-    for left in place.glob(f"{UNFINISHED}*"):  # by a builder that was killed: we are alone here
+    # Left by a builder that was killed: this process holds the lock, so no other one builds.
+    for left in place.glob(f"{UNFINISHED}*"):
         shutil.rmtree(left)
     for number, source in enumerate(missing, 1):
         say(f"building {', '.join(source.programs)} with {go} ({number} of {len(missing)})")
@@ -144,7 +145,8 @@ def _run_go(go: str, source: Source, directory: Path) -> None:
         target = str(directory / source.programs[0]) if len(source.programs) == 1 else f"{directory}/"
         command = [go, "build", "-o", target, "-ldflags", LINKER_FLAGS, *source.packages]
     else:
-        environment["GOFLAGS"] = "-trimpath"  # `go install` of a version takes no -mod
+        # `go install` of a version does not accept -mod.
+        environment["GOFLAGS"] = "-trimpath"
         command = [go, "install", "-ldflags", "-s -w", *source.packages]
     folder = HERE / source.module
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -67,7 +67,8 @@ class Network:
 def fork() -> int:
     """Fork a process into a new PID namespace, whose first process is the child; return as os.fork. Later children
     of the parent are in its own namespace. Raises CannotIsolate if the machine does not allow it."""
-    _unshare(CLONE_NEWPID)  # this is about children: all that follow, so the rest are sent back
+    # Applies to all children from now on, so the parent returns to its own namespace after the fork.
+    _unshare(CLONE_NEWPID)
     child = os.fork()
     if child != 0:
         own = os.open("/proc/self/ns/pid", os.O_RDONLY)
@@ -82,7 +83,8 @@ def detach_rest() -> None:
     if _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise CannotIsolate("A process cannot be made to die with its parent here.")
     _unshare(CLONE_NEWNS | CLONE_NEWNET)
-    mount("none", "/", "", MS_REC | MS_PRIVATE)  # first: nothing that follows may reach this machine
+    # First of all, so that no later mount appears outside of the cell.
+    mount("none", "/", "", MS_REC | MS_PRIVATE)
 
 
 def connect(pid: int) -> Network:
@@ -153,7 +155,8 @@ def furnish_mounts(state_dir: Path, needed: list[Path]) -> None:
         (state_dir / name).mkdir(exist_ok=True)
         Path(place).mkdir(parents=True, exist_ok=True)
         mount(str(state_dir / name), place, "", MS_BIND)
-    mount("none", "/", "", MS_REC | MS_SHARED)  # last: a kubelet and its runtime hand mounts to each other
+    # Last of all: a kubelet and its container runtime pass mounts to each other.
+    mount("none", "/", "", MS_REC | MS_SHARED)
 
 
 def cgroup_of(state_dir: Path) -> str:
@@ -179,13 +182,15 @@ def enter_cgroups(name: str) -> None:
     All containers are then below it, wherever their runtime creates them, and can be found."""
     for path in cgroup_dirs(name):
         path.mkdir(exist_ok=True)
-        if (path / "cpuset.cpus").exists():  # version 1 has them empty, and lets nobody in until they are set
+        # In cgroup version 1 these are empty at first, and no process can enter before they are set.
+        if (path / "cpuset.cpus").exists():
             for file in ("cpuset.cpus", "cpuset.mems"):
                 (path / file).write_text((path.parent / file).read_text())
         (path / "cgroup.procs").write_text("0")
     _unshare(CLONE_NEWCGROUP)
     for path in cgroup_dirs(name):
-        if (path / "cgroup.controllers").exists():  # version 2: a group with processes can have none below it
+        # In cgroup version 2 a group with processes cannot have subgroups with controllers.
+        if (path / "cgroup.controllers").exists():
             (path / "cell").mkdir()
             (path / "cell" / "cgroup.procs").write_text("0")
         mount(str(path), str(path.parent), "", MS_BIND)

@@ -39,7 +39,8 @@ DIRECTORIES = (
     "work",
 )
 BUSYBOX = Path("/bin/busybox")
-SLEEPER = "opt/busybox"  # a pod's sandbox gets no mounts, so it brings its one program along
+# A pod's sandbox gets no mounts, so the image must contain its program.
+SLEEPER = "opt/busybox"
 ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/home:/bin/bash\n",
     "etc/group": "root:x:0:\nuser:x:1000:\n",

@@ -240,7 +240,8 @@ def _kubelet_configuration(state_dir: Path) -> dict[str, Any]:
         "enforceNodeAllocatable": [],
         "failSwapOn": False,
         "failCgroupV1": False,
-        "oomScoreAdj": 0,  # lowering it takes a capability that a container's root may lack
+        # A lower value requires a capability that root in a container may lack.
+        "oomScoreAdj": 0,
         "clusterDNS": [DNS_ADDRESS],
         "clusterDomain": "cluster.local",
         "resolvConf": f"{state_dir}/resolv.conf",

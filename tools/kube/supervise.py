@@ -91,8 +91,10 @@ def end(inner: int, network: Network | None, state_dir: Path) -> int:
     else 0."""
     status = 0
     if inner:
-        os.kill(inner, signal.SIGKILL)  # it is there until we have waited for it
-        status = os.waitpid(inner, 0)[1]  # returns when every process of the cell is gone
+        # The process exists, possibly as a zombie, until this one has waited for it.
+        os.kill(inner, signal.SIGKILL)
+        # Returns when all processes of the cell have ended: the kernel kills them with the first one.
+        status = os.waitpid(inner, 0)[1]
     if network:
         cell.disconnect(network)
     cell.remove_cgroups(cell.cgroup_of(state_dir))
@@ -123,6 +125,7 @@ def _wait(stop: int, inner: int, *, watches_stdin: bool) -> None:
 
 def _publish(path: Path, text: str) -> None:
     path.with_suffix(".new").write_text(text)
+    # By rename, so that a reader never finds an incomplete file.
     path.with_suffix(".new").rename(path)
 
 
@@ -191,7 +194,8 @@ class Keeper:
                 process = subprocess.Popen(
                     part.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
                 )
-            process.returncode = 0  # look() collects it, not this object
+            # Keeps Popen from waiting for the process: `look` reaps it.
+            process.returncode = 0
             self._alive[process.pid] = part
 
     def look(self) -> None:
@@ -210,7 +214,8 @@ class Keeper:
 def _open_volumes(volumes: Path) -> None:
     """Make volumes writable for all users: the directories of host-path volumes belong to root, and fsGroup does not
     change that."""
-    with contextlib.suppress(FileNotFoundError):  # one was deleted meanwhile
+    # A volume may have been deleted meanwhile.
+    with contextlib.suppress(FileNotFoundError):
         for volume in volumes.iterdir():
             if volume.stat().st_mode & 0o777 != 0o777:
                 volume.chmod(0o777)
@@ -232,7 +237,8 @@ def _wait_for_api(state_dir: Path) -> None:
         try:
             with urllib.request.urlopen(request, timeout=5, context=context):
                 return
-        except OSError:  # not yet: refused, or 500 while its own parts start
+        # The server refuses connections, or answers 500, until all of its parts run.
+        except OSError:
             time.sleep(0.05)
 
 
@@ -248,7 +254,8 @@ def _import_images(state_dir: Path) -> None:
     log = (state_dir / "logs" / "images.log").open("wb")
     with log:
         importing = subprocess.Popen(words.split(), stdout=log, stderr=log, env=_environment())
-        while Path(f"/proc/{importing.pid}/stat").exists():  # the first process collects it, see Keeper
+        # Not `wait`: the first process reaps all others (see Keeper).
+        while Path(f"/proc/{importing.pid}/stat").exists():
             time.sleep(0.02)
 
 

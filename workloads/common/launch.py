@@ -38,8 +38,6 @@ _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failure of one rank: rank, exit code and error."""
-
     rank: int
     node: str
     exit_code: int
@@ -209,6 +207,7 @@ def _note(rank: int, code: int, error: str) -> None:
 def _write(file: Path, fields: Mapping[str, object]) -> None:
     fresh = file.with_name(f".{file.name}")
     fresh.write_text(json.dumps(fields))
+    # By rename, because the launcher may read the directory at any time.
     fresh.rename(file)
 
 

@@ -176,6 +176,7 @@ class Training:
 
     def _batches(self) -> Iterator[Batch]:
         """Yield this rank's batches of the samples that remain in the epoch."""
+        # The same order in every run, so that a resumed training continues in the middle of an epoch.
         generator = torch.Generator().manual_seed(SEED + self.at.epoch)
         order = torch.randperm(self._samples, generator=generator).tolist()
         starts = range(self.at.samples, self._samples - self._global_batch + 1, self._global_batch)
@@ -205,6 +206,8 @@ class Training:
             loss, accuracy = program.loss(net, batch)
         torch.autograd.backward(loss)
         program.optimizer.step()
+        # One call for all three values, since each costs a round trip. The stop request is shared, so that
+        # all ranks end after the same step: the others would wait for one that has ended.
         sums = torch.stack([loss.detach(), accuracy.detach(), loss.new_tensor(float(bool(stop)))]).float()
         distributed.all_reduce(sums)
         mean_loss, mean_accuracy, asked = sums.tolist()

@@ -159,7 +159,6 @@ def _checked(paths: list[str]) -> list[str]:
 
 
 def _without_credentials(url: str) -> str:
-    """Return a repository's URL without user name and password."""
     scheme, found, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if found and "@" in rest.partition("/")[0] else url
 

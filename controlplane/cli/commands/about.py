@@ -62,7 +62,6 @@ def aliases_text() -> str:
 
 
 def exit_codes_text() -> str:
-    """Return all exit codes with their meanings."""
     lines = (f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
     return (
         "Exit codes:\n\n"
