@@ -116,6 +116,7 @@ class ProjectCode:
                     yield piece
         except FileNotFoundError as error:
             raise ContentCorrupt(f"The content of {entry.path} is missing from the code store.") from error
+        # Both copies are removed, so that they count as missing and the next submission uploads them again.
         if hashed.hexdigest() != entry.sha256:
             path.unlink(missing_ok=True)
             _object(self._shared, entry.sha256).unlink(missing_ok=True)

@@ -99,7 +99,6 @@ def device_models(most: int) -> list[tuple[str, int]]:
 def job_groups() -> list[JobGroup]:
     """Return the numbers of queued and of active jobs by project, kind and state."""
     shown = Job.objects.filter(state__in=(QUEUED, *ACTIVE_STATES))
-    # order_by() removes the model's default order, whose columns would be added to GROUP BY.
     rows = shown.values_list("state", "project__name", "kind").order_by()
     return [
         JobGroup(state == QUEUED, project, kind, count, oldest)

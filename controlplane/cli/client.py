@@ -293,6 +293,7 @@ def _checked_url(url: str) -> SplitResult:
 
 def _encoded(body: object) -> bytes:
     try:
+        # NaN and infinity are not valid JSON, although Python would write them.
         return json.dumps(body, allow_nan=False).encode()
     except ValueError as error:
         raise CliError(f"not a number that JSON can carry: {error}", USAGE) from error

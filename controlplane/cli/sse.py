@@ -45,6 +45,7 @@ class EventParser:
         if not line:
             return self._dispatch()
         field, _, value = line.partition(":")
+        # The protocol allows one space after the colon, which does not belong to the value.
         value = value.removeprefix(" ")
         if field == "data":
             self._data.append(value)

@@ -14,6 +14,7 @@ from controlplane.cli.errors import FAILED, UNREACHABLE, ApiError, CliError
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 NORMAL_CLOSURE = 1000
+# A constant of RFC 6455, which a server appends to the key.
 _ACCEPT_SUFFIX = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 # Bounds on the memory that a faulty server can make `yard` use.
 _MAX_HEAD_BYTES = 65_536
@@ -225,6 +226,7 @@ def _answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
 
 
 def _accept(key: str) -> str:
+    # RFC 6455 requires SHA-1 here; the digest protects nothing.
     digest = hashlib.sha1(key.encode() + _ACCEPT_SUFFIX, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode()
 

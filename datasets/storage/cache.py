@@ -158,6 +158,7 @@ class CacheStore:
 
     def _create(self, tree: Path, lake: Lake, manifest: Manifest, budget: Budget, report: Report) -> None:
         part = self._filled(tree, lake, manifest, budget, report)
+        # The tree appears complete and flushed: jobs may mount it as soon as it has this name.
         os.rename(part, tree)
         sync_directory(tree.parent)
 
@@ -173,6 +174,7 @@ class CacheStore:
         """Return a new directory beside the tree with the files of `manifest`, flushed, from `lake`. `suspect`:
         contents that are verified although trees use them. Raises as `fill`."""
         part = tree.with_name(tree.name + PART)
+        # Left by a fill that was killed.
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         with closing(TreeFill(self.root / "contents", part, lake, manifest, budget, report)) as fill:

@@ -155,6 +155,7 @@ def _write(own: int, token: str) -> None:
 def _answer(own: int, name: bytes) -> str:
     directory = os.open(LISTENING, _DIRECTORY, dir_fd=own)
     try:
+        # A job writes this file, and may have put a link or a named pipe in its place.
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     finally:
         os.close(directory)
