@@ -236,5 +236,5 @@ def test_a_certificate_of_somebody_else_is_not_trusted(kube):
         line for line in kube.kubeconfig_text.splitlines() if "certificate-authority-data" not in line
     )
     client = Client(access_of_kubeconfig(other_authority))
-    with pytest.raises(EngineUnreachable, match="cannot be trusted"):
+    with pytest.raises(EngineUnreachable, match="do not trust each other"):
         client.get("/version")
