@@ -1,11 +1,10 @@
-"""Shrink elastic jobs for other jobs of their project: for queued jobs or, if none is queued, for running
-jobs that gain more by the workers.
+"""Shrink elastic jobs for other jobs of their project: for queued jobs or, if none is queued, for running jobs that
+gain more by the workers.
 
-Workers beyond a job's minimum are lent by its project, so the project's other jobs come first; between
-projects only quotas and fair shares decide. No job shrinks while a job of another project is queued or a job
-of its own project is being resized, nor for a running job while a job of another project can grow on the same
-nodes. The freed capacity is assigned in later cycles, by the scheduler's starts and by growth
-(loop/growth.py).
+Workers beyond a job's minimum are lent by its project, so the project's other jobs come first; between projects only
+quotas and fair shares decide. No job shrinks while a job of another project is queued or a job of its own project is
+being resized. None shrinks for a running job while a job of another project can grow on the same nodes. Later cycles
+assign what was released, by the scheduler's starts and by growth (loop/growth.py).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -51,10 +50,10 @@ Given = tuple[str, str]
 
 
 def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime) -> None:
-    """Begin to shrink elastic jobs for others of their project.
+    """Begin to shrink elastic jobs for others of their project. Writes scale operations.
 
-    Does nothing if the plan starts, preempts or grows jobs, or if jobs of several projects wait. Call it only
-    in a cycle in which no job has begun to grow.
+    Does nothing if the plan starts, preempts or grows jobs, or if jobs of several projects wait. Call it only in a
+    cycle in which no job has begun to grow.
     """
     is_settled = not (plan.starts or plan.preempts or plan.growth)
     if MEMBERSHIP not in engine.capabilities or not elastic.latest or not is_settled:
@@ -71,8 +70,8 @@ def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: 
 
 
 def _waiting(plan: Plan, every: Mapping[str, JobView]) -> list[Hold]:
-    """Return the holds of jobs that could use free GPUs. Stops after the first hold of a second project,
-    because explaining a long queue takes time."""
+    """Return the holds of queued jobs that could use free GPUs; only up to the first one of a second project, because
+    explaining a long queue takes time. `every`: all jobs by id."""
     # Explaining 100,000 takes 0.7 s.
     waiting: list[Hold] = []
     for hold in plan.holds:
@@ -91,7 +90,8 @@ def _shrink_for_waiting(
     plan: Plan,
     now: datetime,
 ) -> None:
-    """Shrink running jobs so that these waiting jobs of their project can start."""
+    """Begin to shrink running jobs so that the jobs of `waiting`, all of one project, can start. Does nothing if a
+    job of the project is being resized. `working`: running elastic jobs by id; `views`: all jobs by id."""
     project = views[waiting[0].job].project
     # One without members, such as a program that does not report its membership, has nothing to give.
     ours = {name: one for name, one in working.items() if one.members and views[name].project == project}
@@ -114,7 +114,7 @@ def _shrink_for_waiting(
 
 
 def _queues(lacking: Iterable[JobView], seen: Observation) -> list[list[PendingJob]]:
-    """Return the queued jobs in plan order, with one queue for each set of nodes that they may use."""
+    """Return the queued jobs in the plan's order, as one list for each set of nodes that the jobs may use."""
     projects, found = (
         {project.name: project for project in seen.view.projects},
         dict[Pool, list[PendingJob]](),
@@ -128,7 +128,7 @@ def _queues(lacking: Iterable[JobView], seen: Observation) -> list[list[PendingJ
 def _shrinkable(
     claims: Iterable[Claim], working: Mapping[str, Attended], views: Mapping[str, JobView]
 ) -> list[ShrinkableJob]:
-    """Return the jobs that may shrink, each with its workers in the order of removal."""
+    """Return the job of each claim with its workers, in the order in which they would be removed."""
     ours = {claim.job: working[claim.job] for claim in claims}
     candidates = candidates_by_job((one.job, one.members) for one in ours.values())
     found = []
@@ -147,7 +147,8 @@ def _move(
     plan: Plan,
     now: datetime,
 ) -> None:
-    """Shrink jobs whose workers are worth more to running jobs of the same project."""
+    """Begin to shrink jobs whose workers are worth more to running jobs of the same project. `working`, `views`:
+    running elastic jobs by id."""
     wanted = {name: wanted_workers(one, plan, seen, now) for name, one in working.items()}
     if not any(wanted.values()):
         return
@@ -184,11 +185,10 @@ def _shrink(working: Mapping[str, Attended], sizes: Mapping[str, int], why: str,
 def _may_shrink(
     attended: Attended, view: JobView, usable: Collection[str], given: Iterable[Given], rested_since: datetime
 ) -> bool:
-    """Return whether the job may be shrunk for others.
+    """Return whether the job may be shrunk for other jobs of its project.
 
-    `usable`: nodes that accept pods; all of the job's pods must be on such nodes, so that others can use what
-    it releases. `given`: its earlier operations for others. `rested_since`: its size must not have changed
-    after this time.
+    `usable`: nodes that accept pods; all of the job's pods must be on them, so that others can use what it releases.
+    `given`: its earlier operations for others. `rested_since`: its size must not have changed after this time.
     """
     generation = attended.generation
     if generation is None or generation.created_at >= rested_since or not view.is_preemptible:
@@ -205,8 +205,8 @@ def _open_nodes(seen: Observation) -> set[str]:
 
 
 def _given(working: Mapping[str, Attended]) -> dict[str, list[Given]]:
-    """Return, by job id, (state, message) of each operation that shrank the job for others in its current
-    attempt."""
+    """Return, by job id, (state, message) of each operation that has shrunk the job for others in its current
+    attempt; [] without one."""
     found: dict[str, list[Given]] = {name: [] for name in working}
     rows = ScaleOperation.objects.filter(
         job__in=[one.job for one in working.values()], attempt=F("job__attempt"), cause=BALANCE
@@ -217,15 +217,15 @@ def _given(working: Mapping[str, Attended]) -> dict[str, list[Given]]:
 
 
 def rest_before_move(given: Iterable[Given]) -> timedelta:
-    """Return how long a job keeps its size before it is shrunk for a running job again; doubles with each time.
-    `given`: its earlier operations for others."""
+    """Return for how long a job keeps its size before it is shrunk for a running job; doubles with each such
+    operation in `given`."""
     moves = sum(message == FOR_RUNNING for _, message in given)
     return REST * (1 << min(moves, MOST_DOUBLINGS))
 
 
 def _lack(hold: Hold) -> str:
-    """Return the code of the reason why the job cannot start. For a preempted job, whose hold reason is the
-    preemption, it is the reason recorded as `blocked_by`."""
+    """Return the reason code of what the job lacks to start. For a preempted job, whose hold reason is the
+    preemption, that is recorded in the details as `blocked_by`."""
     return str(hold.details.get("blocked_by", hold.reason))
 
 
@@ -236,6 +236,6 @@ def _could_use(hold: Hold, view: JobView) -> bool:
 
 
 def _is_calm(attended: Attended) -> bool:
-    """Return whether the job's members have all switched to the present membership and no operation is open."""
+    """Return whether all members of the job use its present membership and none of its scale operations is open."""
     generation = attended.generation
     return attended.operation is None and generation is not None and generation.switched_at is not None

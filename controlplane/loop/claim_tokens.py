@@ -1,7 +1,7 @@
-"""Tokens that identify the process which holds a claim.
+"""Tokens that name the process which holds a claim or lease.
 
-A process that was killed leaves its claims behind; its successor on the same machine frees them at once. For
-processes on other machines, and processes that hang, the expiry remains the only protection.
+A process that is killed leaves its claims behind; its successor on the same machine frees them at once. Claims of
+processes on other machines, and of processes that hang, only end by their expiry.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from controlplane.models import Command, Lease
 
 
 def new_token(pid: int | None = None) -> str:
-    """Return a token of at most 32 characters for this process, or for process `pid` of this machine."""
+    """Return a new token of at most 32 characters for process `pid` of this machine (None: this process)."""
     ticks = _own_start_ticks(os.getpid()) if pid is None else _start_ticks(pid)
     return f"{_machine()}-{pid or os.getpid():x}-{ticks:x}-{secrets.token_hex(3)}"
 
 
 def free_what_the_dead_hold() -> int:
-    """Expire the leases and claims of processes of this machine that have died; return how many."""
+    """Let the leases and claims of dead processes of this machine expire now. Return how many were freed."""
     freed = 0
     for name, token in Lease.objects.exclude(token="").values_list("name", "token"):
         if _is_dead(token):
@@ -40,21 +40,22 @@ def _is_dead(token: str) -> bool:
 
 
 def _start_ticks(pid: int) -> int:
-    """Return the start time of a live process in clock ticks since boot, 0 if there is none; guards against PID
-    reuse."""
+    """Return when a process started, in clock ticks since boot; 0 if there is no such process. It distinguishes a
+    process from a later one with the same PID."""
     process = processes.find(pid)
     return process.start_ticks if process else 0
 
 
 @cache
 def _own_start_ticks(pid: int) -> int:
-    """Return the start time of this process. By pid, because a forked process has the cache of its parent."""
+    """Return when this process started, in clock ticks since boot. The result is cached by PID, because a forked
+    process has its parent's cache."""
     return _start_ticks(pid)
 
 
 @cache
 def _machine() -> str:
-    """Return an id of this boot of this machine or container; PIDs are comparable only within it."""
+    """Return an id of this boot of this machine or container: a PID means the same process only within it."""
     # PIDs are unique only within a PID namespace, such as that of a container.
     namespace = os.stat("/proc/self/ns/pid").st_ino
     return hashlib.sha256(f"{processes.boot_id()} {namespace}".encode()).hexdigest()[:6]

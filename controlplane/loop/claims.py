@@ -1,4 +1,5 @@
-"""Leases: named locks that are claimed by a conditional UPDATE with a token and expire by the database's clock."""
+"""Leases: named locks in the database. A conditional UPDATE claims one with a token, and the database's clock decides
+when it expires."""
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def claim(name: str, seconds: int) -> str | None:
-    """Return a token if the lease was free, else None. The lease expires after `seconds`."""
+    """Claim a lease for `seconds`. Return the token for it, None if another process holds it."""
     token = new_token()
     if _take(name, token, seconds):
         return token
@@ -25,7 +26,8 @@ def claim(name: str, seconds: int) -> str | None:
 
 
 def claim_all(names: Collection[str], seconds: int) -> tuple[str, set[str]]:
-    """Claim the free ones of these leases by one statement; return the token, and the names that it holds now."""
+    """Claim those of these leases that are free, for `seconds`, by one statement. Return the token, and the names of
+    the leases that it holds."""
     token = new_token()
     free = Lease.objects.filter(name__in=names, expires_at__lte=Now())
     count = free.update(token=token, expires_at=Now() + timedelta(seconds=seconds))
@@ -33,43 +35,45 @@ def claim_all(names: Collection[str], seconds: int) -> tuple[str, set[str]]:
 
 
 def renew(name: str, token: str, seconds: int) -> bool:
-    """Extend a lease that this token still holds; return False once it has expired."""
+    """Extend a lease that this token holds, to `seconds` from now. Return False if it has expired or another token
+    has it."""
     ours = Lease.objects.filter(name=name, token=token, expires_at__gt=Now())
     return ours.update(expires_at=Now() + timedelta(seconds=seconds)) == 1
 
 
 def extend(name: str, token: str, seconds: int) -> bool:
-    """Extend a lease that no other token has claimed since, even if it expired; return False once one has."""
+    """Extend a lease even if it has expired, to `seconds` from now. Return False if another token has claimed it
+    since."""
     ours = Lease.objects.filter(name=name, token=token)
     return ours.update(expires_at=Now() + timedelta(seconds=seconds)) == 1
 
 
 def keep(name: str, token: str, seconds: int) -> str | None:
-    """Extend a lease; if it expired and no other token has it, claim it again. Return the token to use from
-    now on, None if another process has the lease."""
+    """Extend a lease to `seconds` from now; if it has expired and is free, claim it again. Return the token to use
+    from now on, None if another process has the lease."""
     return token if renew(name, token, seconds) else claim(name, seconds)
 
 
 def release(name: str, token: str, *, is_complete: bool) -> None:
-    """Release a lease; with `is_complete`, also record that its work is completed now (see `is_fresh`). A lease that
-    another token now holds is left unchanged."""
+    """Release a lease, if this token still has it. `is_complete`: also record that its work is done now (see
+    `is_fresh`)."""
     completed = {"completed_at": Now()} if is_complete else {}
     Lease.objects.filter(name=name, token=token).update(token="", expires_at=Now(), **completed)
 
 
 def release_all(names: Collection[str], token: str, *, is_complete: bool) -> None:
-    """Release several leases, as `release` does."""
+    """Release those of these leases that the token still has, as `release` does."""
     completed = {"completed_at": Now()} if is_complete else {}
     Lease.objects.filter(name__in=names, token=token).update(token="", expires_at=Now(), **completed)
 
 
 def note_complete(name: str) -> None:
-    """Record that a lease's work is completed now, unless another process holds the lease."""
+    """Record that the work of a lease is done now, unless another process has the lease."""
     Lease.objects.filter(name=name, expires_at__lte=Now()).update(completed_at=Now())
 
 
 def is_fresh(name: str, seconds: float) -> bool:
-    """Return whether the lease's work completed within the last `seconds`."""
+    """Return whether the work of the lease `name` was recorded as done within the last `seconds`."""
     return Lease.objects.filter(name=name, completed_at__gte=Now() - timedelta(seconds=seconds)).exists()
 
 

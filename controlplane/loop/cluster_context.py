@@ -1,5 +1,5 @@
-"""What a process of the loop caches about each cluster between passes. It can be lost without harm: the next
-pass reads it again."""
+"""What a process of the loop remembers about each cluster from one cycle to the next. Nothing is lost with it: the
+next cycle reads it again."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Quota numbers of a project that the cluster does not have yet, and since when the project's jobs wait
-    for them."""
+    """Quota numbers of a project that its cluster has not been sent yet, and since when the project's jobs wait for
+    that."""
 
     numbers: Numbers
     since: datetime
@@ -29,10 +29,8 @@ class Awaited:
 
 @dataclass(slots=True)
 class ClusterContext:
-    """The cached state of one cluster.
-
-    `planned_at`, `plan_seconds`: when the last plan was ready and how long it took, by time.perf_counter().
-    """
+    """What is remembered of one cluster. `planned_at`: when the last plan was ready, by time.perf_counter();
+    `plan_seconds`: how long it took."""
 
     housekept_at: datetime | None = None
     planned_at: float = 0.0
@@ -49,13 +47,13 @@ _contexts: dict[int, ClusterContext] = {}
 
 
 def context_of(cluster: Cluster) -> ClusterContext:
-    """Return this process's context of the cluster. Each field is used by one thread of the loop, except
+    """Return this process's context of the cluster. Each field is used by one thread of the loop only, except
     `awaited`, which two threads replace as a whole."""
     found = _contexts.get(cluster.pk)
     return _contexts.setdefault(cluster.pk, ClusterContext()) if found is None else found
 
 
 def forget_contexts(keep: Collection[int] = ()) -> None:
-    """Drop the contexts of all clusters except those with these primary keys."""
+    """Drop the contexts of all clusters, except those whose primary keys are in `keep`."""
     for key in [key for key in list(_contexts) if key not in keep]:
         _contexts.pop(key, None)

@@ -1,4 +1,4 @@
-"""Keep the loop's warnings in a cluster's list of checks, and write an event when one begins or ends."""
+"""Keep the warnings of the loop in a cluster's list of checks, with an event when one begins or ends."""
 
 from django.db import transaction
 
@@ -14,10 +14,10 @@ LEFT = "Objects of deleted jobs or projects remain in the cluster; their removal
 def set_warning(
     cluster: Cluster, name: str, message: str, *, without_it: str, begins: str, ends: str
 ) -> None:
-    """Set the warning `name` in the cluster's checks to `message`; "" removes it.
+    """Set the warning `name` in the cluster's checks to `message`; "" removes it. Writes only a change.
 
-    `without_it`: what does not work while the warning lasts. `begins`, `ends`: the kinds of the events
-    written when the warning appears or disappears.
+    `without_it`: what does not work while the warning lasts. `begins`, `ends`: the kinds of the events for its begin
+    and end.
     """
     words = {
         "name": name,
@@ -41,7 +41,8 @@ def set_warning(
 
 
 def warn_of_leftovers(cluster: Cluster) -> None:
-    """Set or clear the warning that lists failing cleanup commands; they are retried until they succeed."""
+    """Set the warning about cleanup commands that failed many times, or remove it if there are none. The commands are
+    tried until they succeed."""
     cleanups = Command.objects.unfinished().of_kinds(cleanup_kinds())
     stuck = cleanups.filter(cluster=cluster, tries__gte=Command.MOST_TRIES).order_by("pk")
     first = stuck.first()

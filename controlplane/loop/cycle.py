@@ -1,4 +1,4 @@
-"""Run one pass of the loop: reconcile, observe, decide, record."""
+"""One cycle of the loop, for each cluster: reconcile, observe, decide, record."""
 
 import logging
 import time
@@ -51,8 +51,9 @@ SPARED = 8
 
 
 class Due(IntEnum):
-    """When the next pass is due. LATER: at the next period. SOON: after a pause, because commands wait for execution,
-    not all holds were compared, or a cluster failed. AT_ONCE: without a pause, because planned starts are left over."""
+    """When the next cycle is due. LATER: at the next period. SOON: after a pause, because commands wait for
+    execution, not all holds were compared, or a cluster failed. AT_ONCE: without a pause, because planned starts are
+    left over."""
 
     LATER = 0
     SOON = 1
@@ -60,10 +61,11 @@ class Due(IntEnum):
 
 
 def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> Due | None:
-    """Process every attached cluster once.
+    """Process every attached cluster once. Return when the next cycle is due, None if another process holds the
+    loop's lease.
 
-    Return None if another process holds the lease, else when the next pass is due. `on_orders` is called as soon as
-    the first commands are committed. Events that arrive during the cycle are handled by the next one.
+    `on_orders` is called as soon as the first commands are committed. Events that arrive during the cycle are handled
+    by the next one.
     """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
@@ -84,21 +86,22 @@ def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> Du
 
 
 class _LoopLease:
-    """The loop's lease during one pass, extended when needed."""
+    """The loop's lease during one cycle, extended as needed. `token`: the one that claimed it."""
 
     def __init__(self, token: str) -> None:
         self._token, self._is_lost = token, False
         self._renewed_at = time.monotonic()
 
     def keep(self) -> bool:
-        """Extend the lease if it was not extended lately. Return False once another process has claimed it."""
+        """Extend the lease, unless that was done within RENEW_AFTER_SECONDS. Return False once another process has
+        claimed it."""
         if self._is_lost or time.monotonic() - self._renewed_at <= RENEW_AFTER_SECONDS:
             return not self._is_lost
         return self._extend(LEASE_SECONDS)
 
     def keep_for_plan(self, seconds: float) -> bool:
-        """Extend the lease if a plan that may take PLAN_MARGIN * `seconds` could outlast it. Return False
-        once another process has claimed it."""
+        """Extend the lease if a plan of PLAN_MARGIN * `seconds` could outlast it. Return False once another process
+        has claimed it."""
         # Otherwise, two processes whose plans take longer than the lease would take it from each other without end.
         if self._is_lost or PLAN_MARGIN * seconds <= LEASE_SECONDS - RENEW_AFTER_SECONDS:
             return not self._is_lost
@@ -111,15 +114,16 @@ class _LoopLease:
 
 
 def keep_fresh() -> None:
-    """Record for /readyz that the loop is running, without examining any cluster."""
+    """Record that the loop runs, which /readyz checks, without examining any cluster. Does nothing while another
+    process has the loop's lease."""
     note_complete(LEASE)
 
 
 def _run_guarded(
     cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: _LoopLease
 ) -> Due | None:
-    """Process one cluster; return when its next pass is due. None after an exception, which does not stop the other
-    clusters and which /readyz reports."""
+    """Process one cluster and return when its next cycle is due. An exception is logged and gives None, so that it
+    does not stop the other clusters and /readyz reports it."""
     try:
         return _run(cluster, now, on_orders, lease)
     except Exception:
@@ -174,10 +178,8 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: 
 def _resize(
     cluster: Cluster, elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime
 ) -> bool:
-    """Let elastic jobs grow or shrink for others. Return whether there are pods to start.
-
-    A failure, which one job's declared speeds or reports could cause, is logged and does not stop the pass.
-    """
+    """Let elastic jobs grow, or shrink for others. Return whether there are new pods to start. An exception, which
+    one job's declared speeds or reports could cause, is logged and does not stop the cycle."""
     try:
         if grow_jobs(cluster, elastic, engine, seen, plan, now):
             return True
@@ -188,8 +190,8 @@ def _resize(
 
 
 def _can_wait(cluster: Cluster, context: ClusterContext) -> bool:
-    """Return whether planning can be postponed because no job is queued and planning this large cluster is
-    slow. Only the displayed fair shares become outdated."""
+    """Return whether planning can wait, because no job is queued and a plan of this large cluster takes long. Only
+    the displayed fair shares become outdated."""
     spared = min(SPARED * (context.plan_seconds - CHEAP_SECONDS), LONGEST_SPARED_SECONDS)
     is_recent = time.perf_counter() - context.planned_at < spared
     return is_recent and not Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED).exists()
@@ -198,10 +200,8 @@ def _can_wait(cluster: Cluster, context: ClusterContext) -> bool:
 def _look(
     cluster: Cluster, context: ClusterContext, elastic: ElasticJobs, now: datetime
 ) -> tuple[Engine | None, frozenset[str]]:
-    """Reconcile with the engine's report; an engine that cannot be opened counts as unreachable.
-
-    Return the engine for the rest of the pass, None if it is unreachable, and the nodes that run orphans.
-    """
+    """Compare the cluster's rows with its engine's report. Return the engine (None if it is unreachable), and the
+    nodes that run pods without a row."""
     try:
         engine = engine_for(cluster)
     except EngineUnreachable as error:

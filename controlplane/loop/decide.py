@@ -15,8 +15,8 @@ from controlplane.scheduling.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan and the milliseconds that it took. `has_orders`: deciding has queued commands already (offers to
-    the cluster's own scheduler)."""
+    """A plan, and how many milliseconds it took. `has_orders`: deciding has already written commands, by which queued
+    jobs are offered to the cluster's own scheduler."""
 
     plan: Plan
     ms: float
@@ -24,7 +24,8 @@ class Decided:
 
 
 def decide(cluster: Cluster, engine: Engine | None, seen: Observation, now: datetime) -> Decided:
-    """Return the plan for this observation: from our scheduler, or from the cluster's own one if it decides."""
+    """Return the plan for an observation: by our scheduler, or by the cluster's own one if the cluster is set up for
+    that. `engine`: None if it is unreachable."""
     began = time.perf_counter()
     if is_delegated(cluster.scheduler):
         offered = decide_by_cluster(cluster, engine, seen, now)

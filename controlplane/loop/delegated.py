@@ -1,10 +1,9 @@
-"""Clusters whose own scheduler places pods: queued jobs exist in the cluster as pods without a node
-("offers").
+"""Clusters whose own scheduler places pods: a queued job is offered to it as pods without a node (an "offer").
 
-An offer is the next attempt of a queued job, and its pods have that attempt's names. It has no rows until the
-cluster's scheduler has placed all of its pods; then it is recorded as the attempt. Withdrawing an offer (job
-stopped, priority changed, pod lost) skips its attempt number, so that pod names are never reused; its pods
-become orphans, which reconcile ends.
+An offer is the next attempt of a queued job, and its pods have the names of that attempt. The attempt gets no rows
+until the cluster's scheduler has placed all of its pods. Withdrawing an offer (job stopped, priority changed, pod
+lost) skips its attempt number, so that pod names are never used twice. Its pods are then without a row, and reconcile
+ends them.
 """
 
 from collections import defaultdict
@@ -45,15 +44,15 @@ _VOID = base.DISRUPTIONS | {base.STOPPED}
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The plan of one cycle, and whether start commands for pods were queued (`has_orders`)."""
+    """The plan of one cycle. `has_orders`: commands that start pods were written."""
 
     plan: Plan
     has_orders: bool
 
 
 def decide_by_cluster(cluster: Cluster, engine: Engine | None, seen: Observation, now: datetime) -> Offered:
-    """Record the pods that the cluster's scheduler has placed, and offer it the queued jobs. Without an engine
-    the cluster is unreachable, so nothing new is offered."""
+    """Return a plan with the starts that the cluster's scheduler has decided, and offer it the queued jobs (writes
+    commands). `engine`: None if it is unreachable; then nothing new is offered."""
     reports: Reports = {report.name: report for report in engine.pods()} if engine else {}
     queued = Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED)
     attempts = {str(key): number for key, number in queued.values_list("pk", "attempt")}
@@ -70,11 +69,8 @@ def decide_by_cluster(cluster: Cluster, engine: Engine | None, seen: Observation
 
 
 def open_offers(cluster: Cluster, orphans: Sequence[PodReport]) -> set[str]:
-    """Return the names of the orphans that belong to valid offers and may stay.
-
-    The attempt numbers of invalid offers are skipped. In a cluster that our scheduler serves, every offer is
-    invalid.
-    """
+    """Return the names of those pods without a row (`orphans`) that belong to valid offers and may stay. The attempt
+    numbers of invalid offers are skipped. Where our own scheduler places pods, every offer is invalid."""
     takes_offers = is_delegated(cluster.scheduler)
     groups: dict[tuple[str, int], list[PodReport]] = defaultdict(list)
     for report in orphans:
@@ -96,8 +92,8 @@ def open_offers(cluster: Cluster, orphans: Sequence[PodReport]) -> set[str]:
 
 
 def refuse_offer(command: Command, refusal: CommandRefused) -> None:
-    """Fail the job of a permanently refused offer, like that of a refused start. If the refusal has nothing
-    to do with the job, change nothing; the job is offered again."""
+    """Fail the job of an offer that the cluster refused permanently (`command`: its start command). A refusal for a
+    reason that is not the job's changes nothing: the job is offered again."""
     if refusal.code in base.DISRUPTIONS:
         return
     payload = command.payload
@@ -110,20 +106,21 @@ def refuse_offer(command: Command, refusal: CommandRefused) -> None:
 
 
 def _is_void(report: PodReport) -> bool:
-    """Return whether a pod of an offer can no longer become part of an attempt. A pod that ran to its end
-    still can."""
+    """Return whether the pod of an offer can no longer become part of an attempt: it was disrupted or stopped, or
+    ended without a node."""
     has_ended = report.state in base.FINAL_STATES
     return report.reason in _VOID or (has_ended and not report.node)
 
 
 def _use_up(jobs: Iterable[str], number: int) -> None:
-    """Skip the attempt `number` of these jobs unless they are active, so that its pod names are not used again."""
+    """Skip the attempt `number` of these jobs, except active ones, so that its pod names are not used again."""
     waiting = Job.objects.filter(pk__in=jobs, attempt=number - 1).exclude(state__in=lifecycle.ACTIVE_STATES)
     waiting.update(attempt=number)
 
 
 def _offers(reports: Reports, attempts: Mapping[str, int]) -> dict[str, Offer]:
-    """Return the offers whose pods exist in the cluster, by job id."""
+    """Return, by job id, the offers whose pods exist in the cluster. `reports`: pods by name; `attempts`: the current
+    attempt number by job id."""
     pods: dict[str, list[tuple[int, PodReport]]] = defaultdict(list)
     for report in reports.values():
         parts = base.parts_of(report.name)
@@ -135,11 +132,8 @@ def _offers(reports: Reports, attempts: Mapping[str, int]) -> dict[str, Offer]:
 def _of_wanted_size(
     offers: Mapping[str, Offer], orders: Mapping[str, "_Order"], view: ClusterView
 ) -> dict[str, Offer]:
-    """Return the offers with the pod count that their jobs request now.
-
-    Pods start with a fixed world size, so an offer made before a scale operation cannot be used;
-    `_make_offers` withdraws it.
-    """
+    """Return the offers with as many pods as their jobs request now. Pods start with a fixed world size, so an offer
+    from before a scale operation cannot be used; `_make_offers` withdraws it."""
     pods = {job.id: job.pods for job in view.jobs}
     return {
         job: offer for job, offer in offers.items() if job not in orders or orders[job].pods == pods.get(job)
@@ -147,7 +141,8 @@ def _of_wanted_size(
 
 
 def _refused(cluster: Cluster, attempts: Mapping[str, int]) -> dict[str, Offer]:
-    """Return, by job id, the offers that the cluster refuses at present, each with its error message."""
+    """Return, by job id, the offers that the cluster refuses at present, each with its message. `attempts`: the
+    current attempt number by job id."""
     orders = Command.objects.filter(cluster=cluster, kind=START_POD, state__in=Command.UNFINISHED)
     found: dict[str, Offer] = {}
     for name, words in orders.exclude(error="").order_by("-pk").values_list("subject_id", "error"):
@@ -166,7 +161,7 @@ def _offer(pods: list[tuple[int, PodReport]]) -> Offer:
 
 
 def _shared_devices(view: ClusterView, reports: Iterable[PodReport]) -> dict[Group, int]:
-    """Return, for each GPU-sharing group in which an active job has a pod, the index of its device."""
+    """Return the device index of each group of pods that share a GPU, for groups in which an active job has a pod."""
     groups = {
         parts[::2]: (report.node, report.device_group)
         for report in reports
@@ -192,11 +187,11 @@ def _make_offers(
     reports: Reports,
     now: datetime,
 ) -> bool:
-    """Queue start commands for the pods of queued jobs without an offer, and withdraw offers that no longer match their
-    job, which the next cycle offers again. Return whether there are commands to execute.
+    """Write commands that offer the queued jobs of `wishes` without an offer, and withdraw offers that no longer
+    match their job; the next cycle offers these again. Return whether there are commands to execute.
 
-    Jobs of `unsynced` projects get no new offers, because the cluster would place them by outdated quotas. `attempts`,
-    `orders`: see `_orders`.
+    Jobs of `unsynced` projects get no new offer: the cluster would place them by outdated quotas. `attempts`,
+    `orders`: see `_orders`. `reports`: the cluster's pods by name.
     """
     jobs = {job.id: job for job in view.jobs}
     avoided = _cordoned(cluster)
@@ -221,16 +216,16 @@ def _make_offers(
 
 
 def _cordoned(cluster: Cluster) -> list[str]:
-    """Return the names of the nodes cordoned in Trainyard, which offers must avoid: the cluster's scheduler
-    does not see this cordon."""
+    """Return the names of the nodes that are cordoned in Trainyard. Offers exclude them, because the cluster's
+    scheduler cannot see this cordon."""
     nodes = Node.objects.filter(cluster=cluster, is_cordoned=True).order_by("name")
     return list(nodes.values_list("name", flat=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What the last start command for rank 0 of a job's next attempt offered: priority, node pools, nodes to
-    avoid, pod count; and when it was executed (None: not yet)."""
+    """The last command that starts rank 0 of a job's next attempt. `offers`: priority, node pools, nodes to avoid,
+    number of pods; `done_at`: when it was executed, None if it was not."""
 
     offers: tuple[int, list[str], list[str], int]
     done_at: datetime | None
@@ -244,8 +239,8 @@ class _Order:
 
 
 def _orders(attempts: Mapping[str, int]) -> dict[str, _Order]:
-    """Return, by job id, the last start command of rank 0 of the job's next attempt, if any. `attempts`: the
-    current attempt number by job id."""
+    """Return, by job id, the last command that starts rank 0 of the job's next attempt; without jobs that have none.
+    `attempts`: the current attempt number by job id."""
     jobs = {base.pod_name(job, number + 1, 0): job for job, number in attempts.items()}
     rows = Command.objects.filter(kind=START_POD, subject_id__in=list(jobs)).order_by("pk")
     wishes = ("payload__priority", "payload__node_pools", "payload__avoid_nodes", "payload__world_size")
@@ -271,8 +266,8 @@ def _order(cluster: Cluster, wishes: Sequence[Wish], avoided: Sequence[str]) -> 
 
 
 def offer_payloads(job: Job, node_pools: Sequence[str], avoided: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the PodSpecs of the job's next attempt as JSON, without nodes. `avoided`: names of nodes to avoid.
-    Restores `job.attempt`, which it changes meanwhile."""
+    """Return the PodSpecs of the job's next attempt as JSON, without nodes. `avoided`: names of nodes on which it
+    must not run. `job.attempt` is changed meanwhile and restored."""
     number, job.attempt = job.attempt, job.attempt + 1
     try:
         shapes = KINDS[job.kind].pods(job.spec)
@@ -284,7 +279,8 @@ def offer_payloads(job: Job, node_pools: Sequence[str], avoided: Sequence[str]) 
 
 
 def _asked(job: Job) -> tuple[tuple[int, int], ...]:
-    """Return the requested devices of one pod as (index, milli-GPUs). A share sized by memory has 0 milli-GPUs."""
+    """Return the devices that one pod requests, as (index, milli-GPUs); () for none. A share by memory has 0
+    milli-GPUs."""
     if job.gpu_memory_mib is not None:
         return ((0, 0),)
     if job.milli_gpus < WHOLE_GPU:

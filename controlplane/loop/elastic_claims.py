@@ -1,5 +1,5 @@
-"""The claims of running elastic jobs (scheduling/division.py). Growth and balance use the same claims, so
-that they rank jobs alike."""
+"""What running elastic jobs have and could use (their claims, see scheduling/division.py). Growth and balance use the
+same claims, so that they rank jobs alike."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -16,7 +16,7 @@ Pool = tuple[object, ...]
 
 
 def working_views(seen: Observation) -> dict[str, JobView]:
-    """Return the jobs of the view that run and are not stopping, by id."""
+    """Return, by id, the jobs that hold GPUs and are not being stopped."""
     return {job.id: job for job in seen.view.jobs if job.state == "active" and not job.is_stopping}
 
 
@@ -27,8 +27,8 @@ def claims_by_pool(
     wanted: Mapping[str, int],
     giving: Collection[str] = (),
 ) -> dict[Pool, list[Claim]]:
-    """Return the claims of all elastic jobs with workers, by pool. `wanted`: how many workers to add, by job
-    id (absent: 0). `giving`: ids of the jobs that may give workers to others."""
+    """Return the claims of all elastic jobs with workers, grouped by the nodes that the jobs may use. `wanted`: how
+    many workers to add, by job id (absent: 0). `giving`: ids of the jobs that may give workers to others."""
     found: dict[Pool, list[Claim]] = {}
     for one in working:
         view = views[str(one.job.pk)]
@@ -63,7 +63,7 @@ def _claim(attended: Attended, view: JobView, wanted: int, *, may_shrink: bool) 
 def usable_gpus(
     claims: Iterable[Claim], views: Mapping[str, JobView], seen: Observation, plan: Plan
 ) -> list[int]:
-    """Return how many free GPUs new workers of these jobs, all of one pool, could use: one number for each
+    """Return how many free GPUs the jobs of `claims`, all of one pool, could use for new workers: one number for each
     distinct pod size."""
     # Jobs of one pool with equal workers may use the same GPUs.
     by_shape = {claim.shape: views[claim.job] for claim in claims}
@@ -71,11 +71,11 @@ def usable_gpus(
 
 
 def shape_of(view: JobView) -> tuple[int, ...]:
-    """Return what one pod needs: (GPUs rounded up, milli-CPUs, MiB of memory)."""
+    """Return what one pod of the job needs: (GPUs rounded up, milli-CPUs, MiB of memory)."""
     gpus = 1 if view.gpu_memory_mib is not None else -(-view.milli_gpus // 1000)
     return gpus, view.milli_cpus, view.memory_mib
 
 
 def pool_of(seen: Observation, view: JobView) -> Pool:
-    """Return the key of the nodes on which a job may run: jobs with equal keys may use the same nodes."""
+    """Return a key for the nodes on which a job may run: jobs with equal keys may use the same nodes."""
     return usable_pools(seen.view, view), view.locations, view.extras

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An open engine and the settings and credentials with which it was opened."""
+    """An open engine. `opened_with`: the settings and credentials with which it was opened."""
 
     opened_with: tuple[Any, ...]
     engine: Engine
@@ -37,8 +37,8 @@ class EnginePool:
         self._opened: dict[int, _Opened] = {}
 
     def engine_for(self, cluster: Cluster) -> Engine:
-        """Return the cluster's engine, opening it on first use. Close and reopen it if its settings or credentials
-        changed. Raise EngineUnreachable if it cannot be opened."""
+        """Return the cluster's engine. It is opened at first use, and again if the cluster's settings or credentials
+        have changed. Raise EngineUnreachable if it cannot be opened."""
         # Compared in encrypted form, so that unchanged credentials need not be decrypted.
         given = (cluster.engine, cluster.name, cluster.scheduler, cluster.settings, cluster.credentials)
         wanted = (*given, cluster.has_found("mpi_operator"))
@@ -54,13 +54,13 @@ class EnginePool:
             return known.engine
 
     def close(self, keep: Collection[int] = ()) -> None:
-        """Close all engines except those of the clusters with these primary keys."""
+        """Close all engines, except those of the clusters whose primary keys are in `keep`."""
         with self._lock:
             for key in [key for key in self._opened if key not in keep]:
                 self._close(key)
 
     def _close(self, key: int) -> None:
-        """Close an open engine. Errors are logged, so that they do not prevent the next engine from opening."""
+        """Close an engine, if it is open. An error is logged, so that it does not prevent opening the next one."""
         known = self._opened.pop(key, None)
         if known is None:
             return
@@ -75,19 +75,19 @@ POOL = EnginePool()
 
 @prepared
 def attached_clusters() -> QuerySet[Cluster]:
-    """Return the clusters that the loop serves, in a stable order; excludes clusters that are checking or
-    refused."""
+    """Return the clusters that the loop serves, by primary key. Clusters that are being checked or were refused are
+    not served."""
     return Cluster.objects.filter(detached_at=None, state=Cluster.ATTACHED).order_by("pk")
 
 
 def engine_for(cluster: Cluster) -> Engine:
-    """Return the cluster's engine from this process's pool; see `EnginePool.engine_for`. Raise EngineUnreachable if it
-    cannot be opened, for example because the credentials cannot be decrypted."""
+    """Return the cluster's engine, of this process. Raise EngineUnreachable if it cannot be opened, for example
+    because the credentials cannot be decrypted."""
     return POOL.engine_for(cluster)
 
 
 def close_engines(keep: Collection[int] = ()) -> None:
-    """Close all engines except those of the clusters with these primary keys."""
+    """Close all engines of this process, except those of the clusters whose primary keys are in `keep`."""
     POOL.close(keep)
 
 

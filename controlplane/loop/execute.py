@@ -1,8 +1,8 @@
-"""EXECUTE: claim short commands and call the engine, outside any transaction. After a crash a call is
-repeated, so engines' calls are idempotent.
+"""EXECUTE: claim short commands and call the engine, outside any transaction. After a crash a call is repeated, so
+that engines' calls are idempotent.
 
-Every cluster has two worker pools of its own, so that a slow cluster delays no other, and stops never wait
-behind starts. Long commands are Celery tasks: see controlplane.commands.
+Every cluster has two worker pools of its own, so that a slow cluster delays no other and stops never wait behind
+starts. Long commands are Celery tasks: see controlplane.commands.
 """
 
 import threading
@@ -40,8 +40,8 @@ GATHER_SECONDS = 0.03
 
 @dataclass(frozen=True, slots=True)
 class PoolKind:
-    """A kind of worker pool: its queue, and how many commands it executes at a time. That number is large,
-    because an engine call mostly waits for the network."""
+    """A kind of worker pool. `queue`: the queue of its commands; `width`: how many it executes at a time, many
+    because a call of an engine mostly waits for the network."""
 
     name: str
     queue: str
@@ -54,14 +54,14 @@ POOLS = (ENDS, STARTS)
 
 
 def clusters_with_work() -> list[int]:
-    """Return the primary keys of the clusters that are not detached, and of detached ones with commands left to
-    execute."""
+    """Return the primary keys of the clusters that need worker pools: all that are not detached, and detached ones
+    with unfinished commands."""
     wanted = Q(detached_at=None) | Q(pk__in=_open_commands().values("cluster"))
     return list(Cluster.objects.filter(wanted).order_by("pk").values_list("pk", flat=True))
 
 
 def execute_due() -> int:
-    """Execute all due commands, stops first and long commands last; return how many this process claimed."""
+    """Execute all due commands in this process, stops first and long commands last. Return how many were tried."""
     if not _any_unfinished():
         return 0
     done = 0
@@ -85,8 +85,8 @@ def _open_commands() -> QuerySet[Command]:
 
 
 class WorkerPool:
-    """The worker pool for one cluster's commands on one queue. `work` runs on a single thread; the engine is called by
-    the pool's threads. `on_progress` is called after the outcomes of returned calls have been recorded."""
+    """Executes one cluster's commands of one queue. `work` runs on one thread, and the pool's own threads call the
+    engine. `on_progress` is called whenever results have been recorded."""
 
     def __init__(
         self, cluster_id: int, kind: PoolKind, on_progress: Callable[[], None] = lambda: None
@@ -102,7 +102,7 @@ class WorkerPool:
         self._under_way: dict[Future[Any], Command] = {}
 
     def work(self) -> int:
-        """Execute due commands until none is left; return how many were tried, also without success."""
+        """Execute due commands until none is left. Return how many were tried, with or without success."""
         done, self._is_asked = 0, True
         while True:
             # Cleared before anything is read, so that a later notification still ends the wait below.
@@ -119,7 +119,7 @@ class WorkerPool:
                 time.sleep(GATHER_SECONDS)
 
     def notify(self) -> None:
-        """Wake the worker pool, because more commands may be due."""
+        """Wake the pool, because more commands may be due. Thread-safe."""
         self._is_asked = True
         self.wakeup.set()
 
@@ -127,7 +127,7 @@ class WorkerPool:
         return not self._is_closed
 
     def close(self) -> None:
-        """Stop claiming. Claimed commands that have not begun are executed by another process once their claim
+        """Claim no more commands. Another process executes claimed commands that have not begun, once their claim
         expires."""
         with self._closing:
             self._is_closed = True
@@ -135,7 +135,7 @@ class WorkerPool:
         self.wakeup.set()
 
     def _take(self) -> None:
-        """Claim enough commands to keep the threads busy until the next period, and submit them."""
+        """Claim enough due commands to keep the threads busy, and submit them to the threads."""
         room = AHEAD * self._kind.width - len(self._under_way)
         is_due = self._is_asked or time.monotonic() - self._looked_at >= LOOK_AGAIN_SECONDS
         # Claim in batches, because each claim is a transaction.
@@ -188,7 +188,7 @@ class WorkerPool:
         return ours.of_kinds(kinds).order_by(*order)
 
     def _write(self, ended: Sequence[Future[Any]]) -> None:
-        """Record the outcomes of returned calls, the successful ones in one statement."""
+        """Record the results of calls that have returned, the successful ones in one statement."""
         if not ended:
             return
         well = []

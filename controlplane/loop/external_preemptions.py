@@ -14,9 +14,10 @@ from jobs.transitions import Target, send
 
 
 def send_back(reports: Mapping[str, PodReport], pods: Sequence[PodKey]) -> None:
-    """Requeue the jobs of preempted pods, even while the pods still run.
+    """Requeue the jobs of `pods` that the cluster's own scheduler has preempted, even while they still run.
+    `reports`: by pod name.
 
-    Call it before the ends of pods are read: a job then records its preemptor, and the end uses no retry.
+    Call it before the ends of pods are read: the job then records what preempted it, and the end uses up no retry.
     """
     taken = {
         pod.job_id: report
@@ -35,9 +36,8 @@ def _send_back(job: Job, report: PodReport) -> None:
 
 
 def _preemption_details(job: Job, taken_by: str) -> dict[str, Any]:
-    """Return the details of a preemption by the cluster's scheduler: its kind, and the preemptor: id, name and project
-    of a job of ours, or the name of another workload. `taken_by`: that id or name; "" for pods that are moved to make
-    room."""
+    """Return the details of a preemption: its kind, and what preempted the job. `taken_by`: the id of one of our jobs
+    or the name of another workload; "" if pods are moved to make room."""
     if not taken_by:
         return {"kind": "move"}
     beneficiary = _job(taken_by)

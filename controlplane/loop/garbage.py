@@ -11,11 +11,11 @@ THRESHOLDS = (50_000, 20, 50)
 
 @contextmanager
 def long_lived() -> Iterator[None]:
-    """Context manager that suspends collection, and afterwards exempts all existing objects from later
+    """Context manager that suspends garbage collection, and at its end exempts all objects of the process from later
     collections (gc.freeze).
 
-    For 100,000 jobs each full collection would take a second. Exempt objects are still freed by their
-    reference counts.
+    With 100,000 jobs each full collection would take a second. Exempt objects are still freed when their reference
+    count is zero.
     """
     gc.disable()
     try:

@@ -55,7 +55,7 @@ GROW_SECONDS = 120
 def grow_jobs(
     cluster: Cluster, elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime
 ) -> bool:
-    """Add workers where the plan leaves room. Return whether there are pods to start."""
+    """Add workers to elastic jobs where the plan leaves room. Return whether there are new pods to start."""
     if MEMBERSHIP not in engine.capabilities or not any(map(_may_grow, elastic.latest)):
         return False
     views = working_views(seen)
@@ -81,8 +81,8 @@ def grow_jobs(
 
 
 def _is_by_gain(working: Iterable[Attended], seen: Observation, plan: Plan) -> bool:
-    """Return whether jobs may grow by gain alone: no job is queued for GPUs, none is preempted, and no
-    missing workers have a promise."""
+    """Return whether jobs may grow just by what growth gains: no job is queued for GPUs, none is preempted, and no
+    missing worker has GPUs promised."""
     has_awaited = any(AWAITED in one.job.details for one in working)
     return not (
         has_awaited or any(one.is_promised for one in plan.growth) or _are_waiting(plan, seen.view.jobs)
@@ -90,7 +90,7 @@ def _is_by_gain(working: Iterable[Attended], seen: Observation, plan: Plan) -> b
 
 
 def _grow_in_quota(cluster: Cluster, working: Iterable[Attended], plan: Plan, now: datetime) -> bool:
-    """Add the workers that the plan places now. Return whether there are pods to start."""
+    """Add the workers that the plan places now. Return whether there are new pods to start."""
     by_id = {str(one.job.pk): one for one in working}
     has_orders = False
     for growth in plan.growth:
@@ -106,7 +106,8 @@ def _grow_in_quota(cluster: Cluster, working: Iterable[Attended], plan: Plan, no
 
 
 def _still_asks(attended: Attended, count: int) -> bool:
-    """Return whether the job still lacks `count` workers; for an open operation, exactly that many."""
+    """Return whether the job still lacks `count` workers; with an open operation, whether that asks for exactly as
+    many."""
     if attended.operation is None:
         return count <= missing_workers(attended)
     return count == attended.asked_workers
@@ -119,11 +120,9 @@ def _may_grow(attended: Attended) -> bool:
 def _in_turn(
     working: Iterable[Attended], views: Mapping[str, JobView], seen: Observation, plan: Plan, now: datetime
 ) -> Iterator[tuple[Attended, int]]:
-    """Yield the jobs that can grow, each with how many workers to add: first those that a user scaled, then
-    those that lost workers, then the others by what growth gains.
-
-    The caller skips jobs whose workers fit nowhere, so jobs beyond the free GPUs are yielded too.
-    """
+    """Yield the jobs that can grow, each with how many workers to add: first those that a user scaled, then those
+    that lost workers, then the others by what growth gains. Jobs beyond the free GPUs are yielded too, because
+    earlier ones may fit nowhere."""
     wanting = [(one, count) for one in working if (count := wanted_workers(one, plan, seen, now)) > 0]
     first = [one for one in wanting if _goes_before(one[0])]
     yield from sorted(first, key=lambda one: one[0].operation is None)
@@ -137,9 +136,8 @@ def _in_turn(
 
 
 def _by_gain(claims: Sequence[Claim], left: Collection[str], free: int) -> Iterator[tuple[Claim, int]]:
-    """Yield those of `claims`, all of one pool, that are in `left`, with their new sizes, in the order of
-    growth: first those that get part of the `free` GPUs, then those that would get it if the first ones did
-    not grow."""
+    """Yield the claims whose jobs are in `left`, each with its new number of workers, in the order of growth: first
+    those that get part of the `free` GPUs, then those that would get it instead. `claims`: all of one pool."""
     while turns := [turn for turn in in_turn(claims, free) if turn[0].job in left]:
         yield from turns
         done = {claim.job for claim, _ in turns}
@@ -151,16 +149,16 @@ def _goes_before(attended: Attended) -> bool:
 
 
 def missing_workers(attended: Attended) -> int:
-    """Return how many workers the job lacks of the size that it was submitted or last scaled with; 0 while an
-    operation is open."""
+    """Return how many workers the job has fewer than it was submitted or last scaled with; 0 while an operation is
+    open."""
     if attended.operation is not None or attended.generation is None:
         return 0
     return attended.job.pods_wanted - len(attended.members)
 
 
 def wanted_workers(attended: Attended, plan: Plan, seen: Observation, now: datetime) -> int:
-    """Return how many workers to add to the job now: those of its operation, else those it lacks unless it
-    backs off. At most what limits and quotas allow, and only lost workers while other jobs wait."""
+    """Return how many workers to add to the job now: those of its open operation, else those that it lacks. 0 while
+    the job backs off or if limits allow no more; while other jobs wait, only workers that it lost."""
     if attended.generation is None:
         return 0
     if attended.operation is not None:
@@ -175,18 +173,15 @@ def wanted_workers(attended: Attended, plan: Plan, seen: Observation, now: datet
 
 
 def _are_waiting(plan: Plan, jobs: Iterable[JobView]) -> bool:
-    """Return whether a queued job could use free GPUs, or the plan preempts jobs."""
+    """Return whether a queued job could use free GPUs, or the plan preempts a job."""
     needs = {job.id: job.milli_gpus > 0 or job.gpu_memory_mib is not None for job in jobs}
     waiting = (hold for hold in plan.holds if hold.reason not in NOT_FOR_LACK_OF_GPUS)
     return bool(plan.preempts) or any(needs.get(hold.job, True) for hold in waiting)
 
 
 def _owed(attended: Attended, seen: Observation) -> int:
-    """Return how many lost workers a job gets back ahead of queued jobs: as many as fit in its project's share.
-
-    0 if it has lost none, or if the quotas exceed the cluster's GPUs, because another project could reclaim them at
-    once.
-    """
+    """Return how many lost workers a job gets back before queued jobs: as many as its project's share allows. 0 if it
+    has lost none, or if the quotas exceed the cluster's GPUs, because another project could reclaim them at once."""
     job, project = attended.job, attended.job.project
     gpus = sum(len(node.devices) for node in seen.view.nodes if node.is_schedulable)
     quotas = sum(one.quota_milli_gpus or 0 for one in seen.view.projects)
@@ -199,7 +194,7 @@ def _owed(attended: Attended, seen: Observation) -> int:
 
 
 def has_to_wait(attended: Attended, now: datetime) -> bool:
-    """Return whether the job backs off from growth in this attempt: each lost worker or failed growth
+    """Return whether the job must wait before it grows again: each lost worker and each failed growth of its attempt
     lengthens the wait."""
     attempt = attended.job.attempt
     lost = Generation.objects.filter(
@@ -217,7 +212,7 @@ def has_to_wait(attended: Attended, now: datetime) -> bool:
 
 
 def _allowed(job: Job) -> int:
-    """Return how many more pods limits and quotas allow the job now; 0 if new pods could not mount its volumes."""
+    """Return how many more pods the limits and quotas allow the job now; 0 if new pods could not mount its volumes."""
     if has_missing_driver(job.project, job.spec):
         return 0
     return min((bound.left // job.milli_gpus for bound in bounds_of(job)), default=MOST)
@@ -229,8 +224,8 @@ def _next_rank(attended: Attended) -> int:
 
 
 def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...], now: datetime) -> bool:
-    """Write the new workers and their operation. Return False, with nothing written, if a device was taken or
-    a limit lowered meanwhile; the next cycle decides again."""
+    """Write the workers of `places` with their start commands and operation, in one transaction. Return False, with
+    nothing written, if a device was taken or a limit lowered meanwhile; the next cycle decides again."""
     job = attended.job
     to = len(attended.members) + len(places)
     try:

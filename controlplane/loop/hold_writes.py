@@ -1,9 +1,9 @@
-"""Write hold reasons and queue positions of queued jobs into their rows; only changes, and only part of a
-long queue per cycle.
+"""Write why queued jobs wait, and their queue positions, into their rows: only changes, and of a long queue only a
+part per cycle.
 
-One start moves every job behind it: with 100,000 queued jobs it would change 100,000 rows. So each cycle
-compares the first jobs of the queue and all jobs with a promise, and one portion of the rest. A promise is
-always written, or removed, in the cycle that decides it, because the next plan depends on it.
+One start moves every job behind it: with 100,000 queued jobs it would change 100,000 rows. So each cycle compares the
+first jobs of the queue, all jobs to which GPUs are promised, and one portion of the rest. A promise is always
+written, or removed, in the cycle that decides it, because the next plan depends on it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,12 +34,9 @@ Statuses: TypeAlias = Mapping[str, HoldStatus]
 
 @dataclass(frozen=True, slots=True)
 class HoldProgress:
-    """How far the holds of the last plan have been compared with the rows.
-
-    `holds`, `rows`: the objects compared last. `first`: index of the next portion. `left`: how many holds
-    were not compared yet. `has_news`: the last portion had changes, so `rows` will change. `promised`: the
-    queued jobs whose rows contain a promise.
-    """
+    """How far the holds of the last plan were compared with the rows. `holds`, `rows`: the objects compared last;
+    `first`: index of the next portion; `left`: how many holds are not compared yet; `has_news`: the last portion had
+    changes, so that `rows` will change; `promised`: queued jobs whose rows have a promise."""
 
     holds: object = None
     rows: object = None
@@ -52,11 +49,8 @@ class HoldProgress:
 def changed_holds(
     plan: Plan, rows: Statuses, progress: HoldProgress
 ) -> tuple[dict[str, HoldStatus], HoldProgress]:
-    """Return the statuses to write, by job id, and the progress to keep once they are written.
-
-    Compares nothing if `plan.holds` and `rows` are the same objects as last time and all of them were
-    compared.
-    """
+    """Return the statuses to write, by job id, and the progress to keep once they are written. Nothing is compared if
+    `plan.holds` and `rows` are the same objects as last time and all were compared."""
     holds, left = plan.holds, progress.left
     # A change of rows that is not ours is that of another process, which has led the loop meanwhile.
     is_changed_by_others = rows is not progress.rows and not progress.has_news
@@ -74,8 +68,8 @@ def changed_holds(
 
 
 def _promises(plan: Plan, rows: Statuses, before: frozenset[str]) -> tuple[frozenset[str], bool]:
-    """Return the jobs whose rows will contain a promise once the plan is written, and whether a job lost its promise
-    without starting. `before`: the jobs whose rows contain one now."""
+    """Return the jobs whose rows will have a promise once the plan is written, and whether a job lost its promise
+    without starting. `before`: the jobs whose rows have one now."""
     gone = before - plan.promised.keys()
     # The row of a start that is left to the next cycle keeps its promise.
     starting = gone.intersection(start.job for start in plan.starts) if gone else frozenset[str]()
@@ -83,7 +77,8 @@ def _promises(plan: Plan, rows: Statuses, before: frozenset[str]) -> tuple[froze
 
 
 def write_holds(holds: Statuses) -> list[Event]:
-    """Write the changed hold reasons of queued jobs; return one event for all of them, [] without changes."""
+    """Write the changed statuses `holds` (by job id) of jobs that are still queued. Return the one event about them,
+    [] without changes."""
     if not holds:
         return []
     # A job that was stopped meanwhile keeps its own reason.
@@ -108,10 +103,10 @@ def _news_of(holds: Iterable[Hold], rows: Statuses) -> dict[str, HoldStatus]:
 def _news(
     hold: Hold, known: HoldStatus | None, shared: dict[tuple[int, str], HoldStatus]
 ) -> HoldStatus | None:
-    """Return the new hold status, or None if the row has it already (`known`).
+    """Return the status to write for a hold, None if the row has it already (`known`; None: no status).
 
-    Details of how the last attempt ended, such as the preemptor, are kept until the next start. `shared`: statuses by
-    (id of details, reason); equal jobs share one object.
+    Details of how the last attempt ended, such as what preempted it, are kept. `shared`: statuses by (id of details,
+    reason), so that equal jobs share one object.
     """
     before = known.details if known is not None else {}
     kept = {name: before[name] for name in KEPT if name in before}

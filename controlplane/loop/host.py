@@ -18,8 +18,8 @@ _runner: "Runner | None" = None
 
 @worker_init.connect
 def start_loop(**_: object) -> None:
-    """Start the loop in the worker's process, before its first connection to Redis. If that fails, end the worker
-    (SystemExit)."""
+    """Start the loop in the worker's process, before the worker connects to Redis. Raise SystemExit if that fails,
+    which ends the worker."""
     global _runner
     try:
         from controlplane.loop.runner import Runner
@@ -34,6 +34,6 @@ def start_loop(**_: object) -> None:
 
 @worker_shutdown.connect
 def stop_loop(**_: object) -> None:
-    """Stop the loop before the worker's process ends; running work is finished."""
+    """Stop the loop before the worker's process ends. Waits some seconds for running work."""
     if _runner is not None:
         _runner.stop()

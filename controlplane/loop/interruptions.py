@@ -34,8 +34,8 @@ DEADLINE_MARGIN = timedelta(seconds=30)
 
 
 def leave_nodes(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: datetime) -> None:
-    """Stop or shrink every job on the cluster's nodes that have an interruption notice, so that it leaves them
-    in time."""
+    """Let every job leave the cluster's nodes that have an interruption notice: shrink it, or stop and queue it
+    again. Safe to repeat."""
     nodes = {node.pk: node for node in _interrupted(cluster.pk)}
     if not nodes:
         return
@@ -63,8 +63,8 @@ def _interrupted(cluster: int) -> QuerySet[Node]:
 
 
 def _shorten_graces(nodes: Mapping[int, Node], now: datetime) -> None:
-    """Repeat stops whose grace period would outlast their node: the notice came, or was moved forward, after
-    the stop."""
+    """Repeat stops whose grace period would outlast the pod's node, because the notice came, or was moved forward,
+    after the stop."""
     stopping = Pod.objects.filter(node__in=nodes, released_at=None, job__state=lifecycle.STOPPING)
     pods = {pod.name: pod for pod in stopping.select_related("job__project")}
     ends: dict[str, datetime] = {}
@@ -78,11 +78,9 @@ def _shorten_graces(nodes: Mapping[int, Node], now: datetime) -> None:
 
 
 def hasten_owed(cluster: Cluster, plan: Plan) -> None:
-    """Shorten the grace of jobs that leave interrupted nodes to STOP_GRACE_SECONDS if the plan promises their
-    GPUs to other projects below their shares.
-
-    Such a job may also hold GPUs of other nodes, and its own grace may be minutes.
-    """
+    """Shorten the grace period of jobs that leave interrupted nodes to STOP_GRACE_SECONDS, if the plan promises their
+    GPUs to projects below their fair share. Such a job may hold GPUs of other nodes too, and its own grace period may
+    be minutes."""
     owed = {one.project for one in plan.shares if one.allocated_milli_gpus < one.fair_share_milli_gpus}
     wanted: dict[tuple[str, int], str] = {}
     # Promised jobs are the first; the others of a long queue need not be explained for this.
@@ -120,8 +118,8 @@ def _following(elastic: ElasticJobs, engine: Engine) -> Mapping[str, Attended]:
 
 
 def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bool:
-    """Return whether the job leaves the nodes, or has left them, by giving up workers; False if the whole job
-    must stop. Begins the shrink if needed."""
+    """Return whether the job leaves the nodes, or has left them, by removing workers; begins that if needed. False if
+    the whole job must stop."""
     there = [pod for pod in attended.pods if pod.node_id in nodes and is_alive(pod)]
     if not there:
         return True
@@ -145,8 +143,8 @@ def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bo
 
 
 def _may_end(operation: ScaleOperation, goes_at: datetime, now: datetime) -> bool:
-    """Limit an operation of another cause to half of the time until `goes_at`; if it is rolled back then, the
-    job can still be shrunk off the node. Return whether there is still time for both."""
+    """Limit an operation of another cause to half of the time until `goes_at`, when the node goes: if it is rolled
+    back then, the job can still be shrunk. Return whether there is time for both."""
     left = min(timedelta(seconds=LONGEST_WAIT_SECONDS), goes_at - now)
     deadline = hasten(operation, now + left / 2)
     return now < deadline + min(DEADLINE_MARGIN, (goes_at - deadline) / 2)
@@ -164,7 +162,7 @@ def _requeued(node: Node, now: datetime) -> Target:
 
 
 def _seconds_left(node: Node, now: datetime) -> int:
-    """Return within how many seconds the node's pods must have ended."""
+    """Return in how many seconds the node's pods must have ended: 1 to LONGEST_WAIT_SECONDS."""
     left = int((_goes_at(node) - now).total_seconds()) - MARGIN_SECONDS
     return min(LONGEST_WAIT_SECONDS, max(1, left))
 

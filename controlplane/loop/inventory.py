@@ -1,4 +1,5 @@
-"""Keep node and device rows equal to the engine's report. A vanished node becomes not ready; its row is kept."""
+"""Keep the rows of nodes and devices equal to the engine's report. A node that is no longer reported becomes not
+ready; its row stays."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,9 +25,9 @@ WITHOUT_THEM = "No job is sent to these nodes; the others are used."
 
 
 def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
-    """Update nodes from the engine; return whether anything changed. Does nothing if the engine is unreachable,
-    or if the cluster's settings changed after the report was read, because its nodes may have other names now.
-    """
+    """Update the cluster's nodes from its engine, and return whether anything changed. Does nothing if the engine is
+    unreachable, or if the cluster's settings have changed since its row was read, because the nodes may have other
+    names now."""
     try:
         reports = _without_names_of_others(cluster, engine.nodes())
     except EngineUnreachable:
@@ -59,14 +60,14 @@ def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
 
 
 def _is_outdated(cluster: Cluster) -> bool:
-    """Return whether the cluster's row was changed or deleted since it was read. Locks the row, so that nodes
-    cannot be renamed before the commit."""
+    """Return whether the cluster was changed or detached since its row was read. Locks the row, so that no node is
+    renamed before the commit; call it in a transaction."""
     row = Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)
     return row.settings != cluster.settings or row.detached_at is not None
 
 
 def _devices_of(cluster: Cluster, reports: Sequence[NodeReport]) -> Mapping[int, Mapping[int, Device]]:
-    """Return the device rows of these nodes: node primary key -> device index -> row."""
+    """Return the device rows of the reported nodes: primary key of the node -> device index -> row."""
     found: dict[int, dict[int, Device]] = defaultdict(dict)
     names = [report.name for report in reports]
     for device in Device.all_objects.filter(node__cluster=cluster, node__name__in=names):
@@ -75,10 +76,8 @@ def _devices_of(cluster: Cluster, reports: Sequence[NodeReport]) -> Mapping[int,
 
 
 def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) -> list[NodeReport]:
-    """Return the reports of nodes whose names no other cluster uses; set a warning about the rest.
-
-    /nodes/NAME must be unambiguous, and one clash must not make the other nodes unusable.
-    """
+    """Return the reports of nodes whose names no other cluster uses, and set a warning about the rest. /nodes/NAME
+    must mean one node, and one clash must not make the other nodes unusable."""
     names = [report.name for report in reports]
     others = Node.objects.exclude(cluster=cluster).filter(name__in=names).order_by("name")
     taken = dict(others.values_list("name", "cluster__name"))
@@ -94,7 +93,8 @@ def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) ->
 
 
 def _clash(cluster: Cluster, taken: Mapping[str, str], count: int) -> str:
-    """Return the warning about `taken` (node name -> the cluster that has it), out of `count` reported nodes."""
+    """Return the warning about nodes that are left out. `taken`: node name -> the cluster that has it; `count`: how
+    many nodes were reported."""
     shown = some_of([f"{name} (in {cluster})" for name, cluster in taken.items()])
     return (
         f"{len(taken)} of {count} nodes are left out, since another cluster has nodes of these names:"
@@ -103,8 +103,8 @@ def _clash(cluster: Cluster, taken: Mapping[str, str], count: int) -> str:
 
 
 def _twin(taken: Mapping[str, str], count: int) -> str:
-    """Return a hint that the same cluster may be attached twice, if one other cluster has all reported nodes;
-    else ""."""
+    """Return a hint that this cluster may be attached twice; "" unless one other cluster has all of the reported
+    nodes."""
     others = set(taken.values())
     if len(taken) < count or len(others) > 1:
         return ""
@@ -148,10 +148,8 @@ def _take_over(
 
 
 def _note_interruption(node: Node, report: NodeReport, now: datetime) -> list[Event]:
-    """Store or clear the interruption notice that the node's cluster reports; return the events.
-
-    A notice given over REST is kept unless the cluster reports an earlier time.
-    """
+    """Store or remove the interruption notice that the cluster reports for the node, and return the events. A notice
+    given over REST is kept, unless the cluster reports an earlier time."""
     seconds, known = report.interruption_seconds, node.interruption_at
     rows = Node.objects.filter(pk=node.pk)
     if seconds is None:
@@ -168,8 +166,8 @@ def _note_interruption(node: Node, report: NodeReport, now: datetime) -> list[Ev
 
 
 def _take_devices(node: Node, report: NodeReport, known: Mapping[int, Device]) -> bool:
-    """Add new devices, update the others, and mark those that the report lacks. Return whether anything
-    changed."""
+    """Write the reported devices: new ones are added, others updated, and those that the report lacks marked as
+    absent. `known`: rows by index. Return whether anything changed."""
     reported = {device.index: device for device in report.devices}
     fresh = [_new_device(node, device) for index, device in reported.items() if index not in known]
     if fresh:
@@ -185,7 +183,8 @@ def _new_device(node: Node, report: DeviceReport) -> Device:
 
 
 def _update(device: Device, report: DeviceReport | None) -> bool:
-    """Copy a report into an unsaved row; None marks the device as absent. Return whether anything changed."""
+    """Copy a report into the row of a device, without saving it; None marks the device as absent. Return whether
+    anything changed."""
     fresh: dict[str, Any] = {"is_present": report is not None}
     if report is not None:
         fresh |= {name: getattr(report, name) for name in REPORTED}

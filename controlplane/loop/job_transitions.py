@@ -49,18 +49,16 @@ BATCH = 100
 
 
 def settle_jobs(cluster: Cluster, now: datetime) -> None:
-    """Move every job of a cluster as far as its pods and limits require."""
+    """Move every job of a cluster as far as its pods and time limits require, and repeat stops that have had no
+    effect."""
     jobs = move_jobs(cluster, now)
     _enforce_limits([job for job in jobs if job.state in lifecycle.RUNNING_STATES], now)
     _retry_stops(jobs, now)
 
 
 def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
-    """Move every job of a cluster as far as its pods require; return the jobs examined.
-
-    Enough for an unreachable cluster, whose pods keep their last state unless an operator declares a node
-    dead.
-    """
+    """Move every job of a cluster as far as its pods require, and return the jobs that were examined. For an
+    unreachable cluster this is enough: its pods keep their last state, unless an operator declares a node dead."""
     jobs = _unsettled(cluster.pk)
     standings = _standings(jobs) if jobs else {}
     memberships = newest_generations([job for job in jobs if KINDS[job.kind].is_elastic])
@@ -81,7 +79,7 @@ def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
 
 
 def remove_expired(cluster: Cluster, now: datetime) -> None:
-    """Remove finished jobs past their time to live, and deleted jobs that have ended; at most 100 per call."""
+    """Remove finished jobs whose time to live is over, and deleted jobs that have ended; at most 100 per call."""
     over = Q(expires_at__lte=now) | Q(is_deleted=True)
     expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
     # The limit bounds the transaction; the rest is removed in the next cycle.
@@ -93,9 +91,9 @@ def remove_expired(cluster: Cluster, now: datetime) -> None:
 
 @prepared
 def _unsettled(cluster: int) -> QuerySet[Job]:
-    """Return the active jobs whose state may have to change, by primary key, which is the lock order:
-    stopping jobs; jobs with an ended pod in the current attempt; starting jobs with a pod that runs or
-    reports a reason; jobs under a time limit of their own or their project."""
+    """Return the active jobs whose state may have to change, by primary key, which is the order of locks. These are
+    stopping jobs; jobs with an ended pod in the current attempt; starting jobs with a pod that runs or reports a
+    reason; jobs under a time limit."""
     active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
     pods = Pod.objects.filter(job__project__cluster=cluster, job__state__in=lifecycle.ACTIVE_STATES)
     of_attempt = pods.filter(attempt__number=F("job__attempt"))
@@ -146,8 +144,8 @@ def _next_step(
 
 
 def _deciding(job: Job, pods: list[PodStanding], members: tuple[int, ...]) -> list[PodStanding]:
-    """Return the pods that decide an attempt's outcome: all, or for an elastic attempt only the present
-    members."""
+    """Return the pods that decide the outcome of an attempt: all, or for an elastic attempt (`members`: their ranks)
+    only the present members."""
     if not members:
         return pods
     is_over = ("succeeded", "failed")
@@ -158,7 +156,7 @@ def _deciding(job: Job, pods: list[PodStanding], members: tuple[int, ...]) -> li
 
 
 def _disruptions(job: Job, now: datetime) -> int:
-    """Return how many attempts in a row were disrupted before this one. An attempt that ran for SETTLED_IN
+    """Return how many attempts before the current one were disrupted in a row. An attempt that ran for SETTLED_IN
     ends the count."""
     count = 0
     attempts = Attempt.objects.filter(job=job).order_by("-number")
@@ -174,7 +172,8 @@ def _disruptions(job: Job, now: datetime) -> int:
 
 
 def _show_waiting(job: Job, pods: list[PodStanding]) -> None:
-    """Show in the job what its starting pods wait for; `_started_for` restores the reason for the start."""
+    """Show in a starting job what its pods wait for, with an event. `_started_for` restores the reason for the
+    start."""
     pod = waits_for(pods)
     if pod is None:
         return
@@ -189,7 +188,7 @@ def _show_waiting(job: Job, pods: list[PodStanding]) -> None:
 
 
 def _settle(steps: Sequence[tuple[Job, Step]], now: datetime) -> None:
-    """Apply these steps in one transaction, each only if the job's state is still as read."""
+    """Apply the steps in one transaction, each only if the job's state is still as it was read."""
     with transaction.atomic():
         events = []
         finished = _finish([(job, step) for job, step in steps if not step.is_stop], now)
@@ -204,8 +203,8 @@ def _settle(steps: Sequence[tuple[Job, Step]], now: datetime) -> None:
 
 
 def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
-    """Stop the remaining pods of an attempt whose outcome is decided; the job moves on when they are gone.
-    Return False if the job's state has changed since it was read."""
+    """Stop the remaining pods of an attempt whose outcome is decided; the job moves on when they are gone. Return
+    False, with nothing written, if the job's state has changed since it was read."""
     fields = {
         "next_state": step.target,
         "reason": step.reason,
@@ -220,8 +219,8 @@ def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
 
 
 def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
-    """Move jobs whose attempts have ended or begun to run; return the primary keys of those whose state was
-    still as read."""
+    """Move jobs whose attempts have ended or begun to run. Return the primary keys of those that moved: their state
+    was still as read."""
     unchanged = ("next_state", "attempt", "is_deleted")
     moves = [Move(job, step.target, _finished(job, step, now), unchanged) for job, step in steps]
     moved = frozenset(job.pk for job in move_together(moves))
@@ -230,8 +229,8 @@ def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
 
 
 def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
-    """Return the job columns that change when the job moves to the step's target. Updates the attempt as
-    `_unseen_start` does."""
+    """Return the columns of a job that moves to the step's target. Also updates the attempt, as `_unseen_start`
+    does."""
     fields: dict[str, Any] = {**ending(job, step.target), **_counted(job, step, now)}
     if step.reason:
         fields |= {
@@ -254,11 +253,9 @@ def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
 
 
 def _last_checkpoint(job: Job) -> dict[str, Any]:
-    """Return the columns that add the last checkpoint of a stopped attempt to the job's progress.
-
-    Telemetry may not have read the end of the log yet. {} if the log has no checkpoint, or is not copied from
-    the cluster yet; telemetry adds it later.
-    """
+    """Return the columns that add the last checkpoint of a stopped attempt to the job's progress; {} if its log has
+    none, or is not copied from the cluster yet. Telemetry may not have read the end of the log yet, and adds it
+    later."""
     newest = newest_generations([job]) if KINDS[job.kind].is_elastic else {}
     speaker = next(iter(ranks_of(newest.get(job.pk))), 0)
     path = log_path(settings.LOG_DIR, str(job.pk), job.attempt, speaker)
@@ -273,8 +270,8 @@ def _last_checkpoint(job: Job) -> dict[str, Any]:
 
 
 def _unseen_start(job: Job) -> dict[str, Any]:
-    """Return the start time for an attempt that ended before it was seen running: that of its first pod.
-    Updates the attempt."""
+    """Return the column with the start time of an attempt that ended before it was seen running: that of its first
+    pod. {} if it was seen running, or if no pod started. Updates the attempt."""
     if job.state in lifecycle.RUNNING_STATES:
         return {}
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, attempt__started_at=None)
@@ -286,7 +283,7 @@ def _unseen_start(job: Job) -> dict[str, Any]:
 
 
 def _started_for(job: Job) -> dict[str, Any]:
-    """Return the columns that restore the reason for the start, which `_show_waiting` replaced."""
+    """Return the columns that restore the reason for the start, which `_show_waiting` replaced; {} if it did not."""
     if "started" not in job.details:
         return {}
     details = {name: value for name, value in job.details.items() if name != "started"}
@@ -295,7 +292,7 @@ def _started_for(job: Job) -> dict[str, Any]:
 
 
 def _counted(job: Job, step: Step, now: datetime) -> dict[str, Any]:
-    """Return the columns that count a failure and delay the next attempt, as the step requires."""
+    """Return the columns by which the step counts a failure and delays the next attempt; {} if it does neither."""
     failures = {"failures": job.failures + 1} if step.is_retry else {}
     wait = timedelta(seconds=step.backoff_seconds)
     return failures | ({"not_before": now + wait} if wait else {})
@@ -320,8 +317,8 @@ def _note_attempts(moved: Sequence[tuple[Job, Step]], now: datetime) -> None:
 
 
 def _retry_stops(jobs: list[Job], now: datetime) -> None:
-    """Repeat the stop of jobs that are still stopping long after their last stop command: that command may
-    have been given up."""
+    """Repeat the stops of jobs that are still stopping long after their last stop command, which may have been given
+    up."""
     for job in jobs:
         if job.state != lifecycle.STOPPING:
             continue
@@ -333,8 +330,8 @@ def _retry_stops(jobs: list[Job], now: datetime) -> None:
 
 
 def _without_grace(pods: Sequence[str], orders: QuerySet[Command], now: datetime) -> list[str]:
-    """Return the pods that may be killed without grace: those whose last executed stop with a grace period, if any, ran
-    out more than REMIND_AFTER_SECONDS ago."""
+    """Return the pods that may be killed without a grace period: those whose last stop with one ran out more than
+    REMIND_AFTER_SECONDS ago, and those without such a stop. `orders`: the stop commands."""
     since = now - timedelta(seconds=LONGEST_GRACE_SECONDS + REMIND_AFTER_SECONDS)
     done = orders.filter(state=Command.DONE, finished_at__gt=since, payload__grace_seconds__gt=0)
     last = {order.subject_id: order for order in done.order_by("pk")}
@@ -342,7 +339,8 @@ def _without_grace(pods: Sequence[str], orders: QuerySet[Command], now: datetime
 
 
 def _is_in_time(order: Command, now: datetime) -> bool:
-    """Return whether an executed stop may still take effect: within its grace period and REMIND_AFTER_SECONDS."""
+    """Return whether a stop that was executed may still take effect: its grace period and REMIND_AFTER_SECONDS have
+    not passed."""
     seconds = order.payload["grace_seconds"] + REMIND_AFTER_SECONDS
     return order.finished_at is not None and now < order.finished_at + timedelta(seconds=seconds)
 

@@ -1,7 +1,6 @@
-"""Once a second, list the pods whose logs must be copied, for engines that do not write the log store
-themselves.
+"""Once a second, list the pods whose logs must be copied, for engines that do not write the log store themselves.
 
-A process keeps the lease for as long as it lives, because the engine's copier runs on between two passes.
+A process keeps the lease for as long as it lives, because the engine goes on copying between two lists.
 """
 
 import logging
@@ -29,15 +28,15 @@ LOOK_BACK_SECONDS = 600
 
 
 class LogKeeper:
-    """Makes engines copy logs while this process holds the lease; another process takes over when this one
-    dies."""
+    """Makes engines copy logs while this process holds the lease. If it dies, another process takes over."""
 
     def __init__(self) -> None:
         self._token: str | None = None
         self._complete: set[str] = set()
 
     def look(self, now: datetime) -> bool:
-        """Pass every engine the list of logs to copy. Return False if another process holds the lease."""
+        """Pass every engine the list of logs to copy. Return False, with nothing done, if another process holds the
+        lease."""
         if not self._holds():
             return False
         released: set[str] = set()
@@ -67,8 +66,8 @@ class LogKeeper:
             _pass_list(cluster, dict)
 
     def _wanted(self, cluster: Cluster, now: datetime, released: set[str]) -> Mapping[str, str]:
-        """Return log files by pod name: of pods that may still write, and of ended pods whose log is
-        incomplete. Adds to `released` the pods whose log may be complete now."""
+        """Return the log file of each pod that may still write, or whose log is incomplete, by pod name. Adds to
+        `released` the ended pods, whose logs may be complete now."""
         recent = Q(released_at__gte=now - timedelta(seconds=LOOK_BACK_SECONDS))
         pods = Pod.objects.filter(Q(released_at=None) | recent, node__cluster=cluster)
         wanted = {}
@@ -92,8 +91,8 @@ class LogKeeper:
 
 
 def _pass_list(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> None:
-    """Pass an engine the list of logs to copy, unless it writes the log store itself. `wanted` returns log files by pod
-    name. An error is logged and affects only this engine."""
+    """Pass an engine the list of logs to copy, unless it writes the log store itself. `wanted` returns log files by
+    pod name. An error is logged and affects only this engine."""
     try:
         engine = engine_for(cluster)
         if WRITES_LOG_STORE not in engine.capabilities:

@@ -54,8 +54,8 @@ BREAKING = (rules.LOSS, rules.REFORM)
 
 @dataclass(slots=True)
 class Attended:
-    """An elastic attempt: its rows, and by rank the last report of each pod (`said`) and the seconds since
-    then (`silent`)."""
+    """An elastic job's current attempt. `said`: the last report of each pod, by rank; `silent`: seconds since then;
+    `operation`: the open scale operation, None without one."""
 
     job: Job
     pods: list[Pod]
@@ -74,8 +74,8 @@ class Attended:
 
     @property
     def asked_workers(self) -> int:
-        """The workers that its operation has still to choose; 0 without one, and once it has chosen who joins or
-        leaves."""
+        """The number of workers that the open operation has still to add or remove (negative); 0 without one, and
+        once it has chosen who joins or leaves."""
         operation = self.operation
         if operation is None or operation.state != rules.PENDING or operation.joining or operation.leaving:
             return 0
@@ -83,11 +83,10 @@ class Attended:
 
 
 class ElasticJobs:
-    """The running elastic jobs of a cluster during one pass of the loop. `latest`: the result of the last
-    `read`.
+    """The running elastic jobs of a cluster during one cycle. `latest`: the result of the last `read`.
 
-    The steps of a pass change rows, so each step reads them again. If the first read finds no job, later ones
-    are skipped: a job that starts later in the pass has no members yet.
+    The steps of a cycle change rows, so each step reads them again. If the first read finds no job, later ones are
+    skipped: a job that starts later in the cycle has no members yet.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -95,21 +94,19 @@ class ElasticJobs:
         self.latest: list[Attended] = []
 
     def read(self) -> list[Attended]:
-        """Return the jobs from their present rows, in a fixed number of queries."""
+        """Read the jobs from their present rows, in a fixed number of queries, and return them."""
         self.latest = [] if self._has_none else _attended_jobs(self._cluster)
         self._has_none = not self.latest
         return self.latest
 
     def with_members(self) -> dict[str, Attended]:
-        """Return the jobs that have members, from their present rows, by id."""
+        """Read the jobs again, and return those that have members, by id."""
         return {str(one.job.pk): one for one in self.read() if one.generation is not None}
 
 
 def keep_memberships(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: datetime) -> None:
-    """Advance the membership of every running elastic job of a cluster by one step.
-
-    A failure of one job, which its pods' files can cause, is logged and does not stop the others.
-    """
+    """Advance the membership of every running elastic job of a cluster by one step. A failure of one job, which its
+    pods' files can cause, is logged and does not stop the others."""
     _close_stale(cluster, now)
     if MEMBERSHIP not in engine.capabilities:
         return
@@ -156,7 +153,7 @@ def _working_jobs(cluster: int) -> QuerySet[Job]:
 
 
 def newest_generations(jobs: Sequence[Job]) -> dict[UUID, Generation]:
-    """Return, by job, the newest generation of each job's current attempt."""
+    """Return, by job, the newest generation of its current attempt; without jobs that have none yet."""
     return {row.attempt.job_id: row for row in _generations(jobs)} if jobs else {}
 
 
@@ -202,8 +199,8 @@ def _keep(attended: Attended, engine: MembershipEngine, now: datetime) -> None:
 
 
 def lock_working(job: Job) -> bool:
-    """Lock the job's row until the transaction ends, and read it again. Return False if the job has left the
-    working states or has begun another attempt."""
+    """Lock the job's row until the transaction ends, and read it again. Return False if the job is gone, no longer
+    starting or running, or in another attempt."""
     attempt = job.attempt
     try:
         reread(job, lock=True)
@@ -213,7 +210,7 @@ def lock_working(job: Job) -> bool:
 
 
 def _listen(attended: Attended, engine: MembershipEngine) -> None:
-    """Deliver the current membership and read the pods' reports. An unreadable report counts as none, because
+    """Send the current membership to the pods and read their reports. An unreadable report counts as none, because
     user programs can write the file."""
     text = _text(attended)
     for pod in attended.pods:
@@ -240,7 +237,7 @@ def _text(attended: Attended) -> str:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Return the fields of a status report that are used; {} if it is invalid."""
+    """Return the used fields of a pod's report; {} if it is invalid."""
     try:
         data = json.loads(text)
         return {
@@ -275,7 +272,7 @@ def _seconds(value: Any) -> float:
 
 
 def _storable(value: Any) -> str:
-    """Return the value as text without NUL and lone surrogates, which databases refuse."""
+    """Return the value as text, without the NUL and lone surrogates that databases refuse."""
     return str(value).replace("\0", "").encode(errors="ignore").decode()
 
 
@@ -286,8 +283,8 @@ def _note_step_seconds(pod: Pod, said: Mapping[str, Any]) -> None:
 
 
 def _note_switched(attended: Attended, now: datetime) -> None:
-    """Store when the newest generation was in use by all live members, and what the switch cost; the slowest
-    member counts."""
+    """Store when all live members had switched to the newest generation, and what the switch cost; the slowest member
+    counts. Does nothing until then."""
     generation = attended.generation
     if generation is None or generation.switched_at is not None:
         return
@@ -315,8 +312,7 @@ def _note_switched(attended: Attended, now: datetime) -> None:
 
 
 def _note_epochs(attended: Attended) -> None:
-    """Store how many epochs are done, and how many of them exactly, as reported by the member with the most
-    progress."""
+    """Store how many epochs are done, and how many of them exactly, by the report of the member that has done most."""
     said = [attended.said[rank] for rank in attended.members if rank in attended.said]
     if attended.generation is None or not said:
         return
@@ -350,7 +346,7 @@ def _worker(attended: Attended, pod: Pod) -> Worker:
 
 
 def is_alive(pod: Pod) -> bool:
-    """Return whether the pod's process may still be running."""
+    """Return whether the pod's process may still run."""
     return pod.released_at is None and pod.state not in ("succeeded", "failed")
 
 
@@ -367,7 +363,7 @@ def _operation(row: ScaleOperation | None, now: datetime) -> Operation | None:
 
 
 def _carry_out(attended: Attended, decided: Answer, now: datetime) -> list[Event]:
-    """Write a decision, within the caller's transaction; return the events."""
+    """Write what was decided, in the caller's transaction. Return the events."""
     events = []
     if decided.members is not None:
         events.append(_publish(attended, decided, now))
@@ -403,7 +399,7 @@ def _publish(attended: Attended, decided: Answer, now: datetime) -> Event:
 
 
 def _addresses(attended: Attended) -> dict[int, str]:
-    """Return the workers' addresses by rank: from their reports, else from earlier generations."""
+    """Return the workers' addresses by rank: from their reports, else from earlier generations of the attempt."""
     earlier = Generation.objects.filter(
         attempt__job=attended.job, attempt__number=attended.job.attempt
     ).order_by("number")
@@ -479,11 +475,9 @@ def _scaled_event(operation: ScaleOperation) -> Event:
 def _order_ends(
     attended: Attended, ranks: Sequence[int], grace_seconds: int, now: datetime, wait: timedelta = timedelta()
 ) -> None:
-    """Queue stops for the pods with these ranks; repeat a stop after REMIND_AFTER_SECONDS if the pod still
-    runs.
-
-    Skips pods whose earlier stop has the same or a shorter grace. `wait`: delay before the commands are due.
-    """
+    """Queue stops for the pods with these ranks, and repeat a stop after REMIND_AFTER_SECONDS if the pod still runs.
+    Pods with a stop of the same or a shorter grace period are skipped. `wait`: for how long the commands are not due
+    yet."""
     names = {pod.name for pod in attended.pods if pod.rank in ranks and pod.released_at is None}
     orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names)
     is_recent = Q(finished_at__gt=now - timedelta(seconds=REMIND_AFTER_SECONDS))

@@ -1,4 +1,4 @@
-"""Missing workers of running elastic jobs: ask the scheduler for them (scheduling/growth.py), and record its
+"""Missing workers of running elastic jobs: ask the scheduler for them (scheduling/growth.py), and record what it
 promises."""
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ from jobs.transitions import job_event
 
 
 def ask_for_workers(seen: Observation, elastic: ElasticJobs, engine: Engine, now: datetime) -> Observation:
-    """Return the observation with the workers that each running elastic job lacks and can take now
+    """Return the observation, with the workers that each running elastic job lacks and can take now
     (`JobView.missing`)."""
     if MEMBERSHIP not in engine.capabilities or not elastic.latest:
         return seen
@@ -44,11 +44,11 @@ def ask_for_workers(seen: Observation, elastic: ElasticJobs, engine: Engine, now
 
 
 def _lenders(attended: Mapping[str, Attended], jobs: Iterable[JobView]) -> set[str]:
-    """Return the ids of the jobs that gave workers to a waiting job of their project and have not grown since, while a
-    job of the project with at least their priority waits for GPUs.
+    """Return the ids of the jobs that gave workers to a waiting job of their project, have not grown since, and still
+    see a job of at least their priority wait.
 
-    They ask for nothing: the waiting gang may need what other jobs have yet to release, and a job that took its workers
-    back would have to give them again, forever.
+    They ask for nothing: the waiting gang may need what other jobs have yet to release, and a job that took its
+    workers back would have to give them again, forever.
     """
     waiting: dict[str, int] = {}
     for job in jobs:
@@ -74,7 +74,8 @@ def _lenders(attended: Mapping[str, Attended], jobs: Iterable[JobView]) -> set[s
 
 
 def _may_grow(view: JobView) -> bool:
-    """Return whether the job uses whole GPUs and runs: a job with a share of a device has a single pod."""
+    """Return whether the job runs on whole GPUs and is not stopping: a job with a share of a device has a
+    single pod."""
     is_whole = view.milli_gpus >= 1000 and view.gpu_memory_mib is None
     return view.state == "active" and not view.is_stopping and is_whole
 
@@ -88,8 +89,8 @@ def _asking(view: JobView, attended: Attended, now: datetime) -> JobView:
 
 
 def _missing_gangs(view: JobView, attended: Attended, now: datetime) -> tuple[int, ...]:
-    """Return the sizes of the gangs of workers that the job can take now: one for a scale-out, one up to the
-    next allowed size, else one worker each. () if it can take none."""
+    """Return the sizes of the groups of workers that the job can take now: the workers of a scale operation together,
+    those up to the next allowed size together, else each worker alone. () if it can take none."""
     has = len(attended.members)
     # Where a member has finished, the training is over: no job is stopped for more workers.
     if attended.generation is None or has_finisher(attended):
@@ -109,7 +110,8 @@ def _missing_gangs(view: JobView, attended: Attended, now: datetime) -> tuple[in
 
 
 def note_promises(elastic: ElasticJobs, plan: Plan) -> None:
-    """Record in each running elastic job what the plan promises to its missing workers. Writes only changes."""
+    """Record in each running elastic job what the plan promises to its missing workers, with an event. Writes only
+    changes."""
     promised = {one.job: one for one in plan.growth if one.is_promised}
     for attended in elastic.latest:
         growth = promised.get(str(attended.job.pk))

@@ -17,7 +17,7 @@ _NODE_COLUMNS = (
 
 
 class NodeCache:
-    """The nodes that one thread has read."""
+    """The nodes of one cluster as last read. Used by one thread."""
 
     def __init__(self) -> None:
         self._known: tuple[object, ...] = ()
@@ -30,9 +30,9 @@ class NodeCache:
         nodes_with_orphans: frozenset[str],
         locations: Sequence[Location],
     ) -> tuple[NodeView, ...]:
-        """Return the nodes; the same objects as before if nothing changed. `held`: milli-GPUs of jobs that are not in
-        the view, by (node, device index). Nodes in `nodes_with_orphans` are not schedulable. `locations`: the cluster's
-        cache locations; if empty, all nodes have the location ""."""
+        """Return the cluster's nodes; the same objects as before if nothing changed. `held`: milli-GPUs of jobs that
+        are not in the view, by (node, device index). `nodes_with_orphans`: not schedulable. `locations`: the
+        cluster's cache locations; if empty, the location of every node is ""."""
         devices = _devices(cluster.pk)
         nodes = _labelled_nodes(cluster.pk) if locations else _nodes(cluster.pk)
         known = devices, nodes, held, nodes_with_orphans, locations

@@ -68,8 +68,8 @@ cluster refused them, the volume that it waits for, and the locations of its dat
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """What queued jobs wait for, by job id: nodes that refused their pods, details of the volume, the
-    locations of their data."""
+    """What queued jobs wait for, by job id. `refused`: nodes that refused their pods; `volumes`: details of the
+    volume; `data`: where their datasets are."""
 
     refused: Mapping[str, Iterable[str]]
     volumes: Mapping[str, Mapping[str, str]]
@@ -80,14 +80,14 @@ class _Waits:
         return tuple(sorted(self.refused.get(job, ()))), tuple(volume.items()), self.data.of(job)
 
     def differing(self, before: "_Waits") -> set[str]:
-        """Return the ids of the jobs whose waits differ from those in `before`."""
+        """Return the ids of the jobs for which these waits and `before` differ."""
         jobs = {job for one in (self, before) for job in (*one.refused, *one.volumes, *one.data.jobs)}
         return {job for job in jobs if self.of(job) != before.of(job)}
 
 
 @dataclass(frozen=True, slots=True)
 class HoldStatus:
-    """Why a queued job waits, and its position in the queue, as stored in its row."""
+    """Why a queued job waits, and its position in the queue (None: not known yet), as stored in its row."""
 
     reason: str
     message: str
@@ -97,11 +97,10 @@ class HoldStatus:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The view, and the values of the last cycle that are stored in the rows, so that only changes are
-    written.
+    """A view of the cluster, and what the last cycle stored in the rows, so that only changes are written.
 
-    `shares`: (fair share in milli-GPUs, recent usage) by project. `holds`: by queued job. `has_past_use`:
-    past usage counts on this cluster.
+    `shares`: (fair share in milli-GPUs, recent usage) by project. `holds`: by queued job. `has_past_use`: past usage
+    counts for fair shares on this cluster.
     """
 
     view: ClusterView
@@ -116,11 +115,10 @@ def observe(
     nodes_with_orphans: frozenset[str] = frozenset(),
     kept: "JobCache | None" = None,
 ) -> Observation:
-    """Read a cluster's rows into a view. Rows may change between the queries, so decisions are recorded under
-    guards.
+    """Read a cluster's rows into a view. Rows may change between the queries, so decisions are recorded under guards.
 
-    `nodes_with_orphans`: these get no new pods (see reconcile). `kept`: the cache of one thread's
-    observations of this cluster; without it everything is read anew.
+    `nodes_with_orphans`: nodes that get no new pods (see reconcile). `kept`: what one thread remembers of its
+    observations of this cluster; None reads everything anew.
     """
     kept = JobCache() if kept is None else kept
     placements = kept.placements.read(cluster)
@@ -162,7 +160,7 @@ def _projects(cluster: int) -> QuerySet[Project]:
 
 
 def observe_job(job: Job) -> JobView:
-    """Return the view of one queued job that has never run. Without a declared run time the view has none; the
+    """Return the view of one queued job that has never run. It has no run time unless the job declares one; the
     caller may add a learned one."""
     [row] = plain_rows(Job.objects.filter(pk=job.pk), _JOB_COLUMNS)
     cluster = job.project.cluster
@@ -171,7 +169,7 @@ def observe_job(job: Job) -> JobView:
 
 
 def observe_recorded(cluster: Cluster, now: datetime, jobs: QuerySet[Job]) -> Mapping[str, JobView]:
-    """Return jobs in any state as they were when submitted, by id, for replays of the record."""
+    """Return jobs in any state, by id, as they were when submitted; for replays of past submissions."""
     learned, found = RunTimeCache(), dict[str, JobView]()
     learned.renew(cluster, now, ())
     for row in plain_rows(jobs, _JOB_COLUMNS):
@@ -185,8 +183,8 @@ _VIEW = itemgetter(2)
 
 
 class JobCache:
-    """The jobs of one cluster as the last observation read them. Unchanged jobs stay the same objects in the
-    next observation, so that the scheduler compares, and the loop writes, only what changed."""
+    """The jobs of one cluster as last observed. An unchanged job stays the same object, so that the scheduler
+    compares, and the loop writes, only what changed. Used by one thread."""
 
     def __init__(self) -> None:
         self.views: tuple[JobView, ...] = ()
@@ -204,8 +202,8 @@ class JobCache:
         self._changed: set[str] | None = None
 
     def rows_of(self, cluster: Cluster, now: datetime) -> list[Mapping[str, Any]]:
-        """Read the rows of the unfinished jobs, sorted by submit_rank. A row that did not change is the same object
-        as before."""
+        """Read the rows of the unfinished jobs, sorted by submit_rank, and return them. An unchanged row is the same
+        object as before."""
         if self._run_times.renew(cluster, now, self._known):
             # Set before the read, which may fail.
             self._changed = None
@@ -220,8 +218,7 @@ class JobCache:
         return rows
 
     def note(self, rows: Sequence[Mapping[str, Any]], placements: Placements, waits: _Waits) -> None:
-        """Update `views` and `holds` from the rows. An unchanged job keeps its object, so that the scheduler
-        skips it."""
+        """Update `views` and `holds` from the rows. A job whose view is unchanged keeps the same object."""
         wanted, known = self._wanted(placements, waits), self._known
         if wanted is None:
             found = {row["id"]: self._compared(row, placements, waits) for row in rows}
@@ -239,11 +236,11 @@ class JobCache:
         self._known, self._others, self._changed = found, (placements, waits), set()
 
     def is_active(self, job: str) -> bool:
-        """Return whether this is one of the jobs that hold GPUs."""
+        """Return whether this is one of the unfinished jobs that hold GPUs."""
         return job in self._known and self._known[job][2].state == "active"
 
     def _wanted(self, placements: Placements, waits: _Waits) -> set[str] | None:
-        """Return the jobs that may differ from the last observation; None for all."""
+        """Return the ids of the jobs that may differ from the last observation; None if any may."""
         if self._changed is None:
             return None
         before, waited = self._others
@@ -254,7 +251,7 @@ class JobCache:
         return wanted
 
     def _updated(self, wanted: Set[str], placements: Placements, waits: _Waits) -> dict[str, _Entry]:
-        """Return the known jobs, after comparing the `wanted` ones with their rows; the same mapping if none
+        """Return all known jobs, with the `wanted` ones compared with their rows; the same mapping as before if none
         changed."""
         known, news, left = self._known, dict[str, _Entry](), []
         for key in wanted:
@@ -268,8 +265,7 @@ class JobCache:
         return in_order(known, news, left, _rank_of) if news or left else known
 
     def _compared(self, row: Mapping[str, Any], placements: Placements, waits: _Waits) -> _Entry:
-        """Return the entry for this row; the same object as before if neither the row nor the job's other
-        data changed."""
+        """Return the entry for a row; the same object as before if neither the row nor the job's other data changed."""
         key = row["id"]
         before, seen = (
             self._known.get(key),
@@ -284,8 +280,8 @@ class JobCache:
         return row, seen, view, _hold_status(row)
 
     def _holds(self, found: Mapping[str, _Entry], wanted: Iterable[str]) -> Mapping[str, HoldStatus]:
-        """Return the hold statuses of the jobs in `found`, of which only the `wanted` ones may differ. If
-        none differs, return the same mapping as before, so that the holds are not compared again."""
+        """Return the hold statuses of the jobs in `found`, of which only the `wanted` ones may differ. Return the
+        same mapping as before if none differs, so that the holds are not compared again."""
         now = {key: found[key][3] if key in found else None for key in wanted}
         news = {key: status for key, status in now.items() if status != self.holds.get(key)}
         if not news:
@@ -304,7 +300,7 @@ def _rank_of(entry: _Entry) -> int:
 
 
 def _held_by_others(placements: Placements, jobs: JobCache) -> Mapping[tuple[str, int], int]:
-    """Return milli-GPUs by (node, device index) held by pods of jobs that are not active any more."""
+    """Return the milli-GPUs, by (node, device index), that are held by pods of jobs that are not active any more."""
     held: dict[tuple[str, int], int] = defaultdict(int)
     for job, places in placements.items():
         if not jobs.is_active(job):
@@ -321,8 +317,7 @@ def _unfinished(cluster: Cluster) -> QuerySet[Job]:
 
 
 def _waits(cluster: Cluster, now: datetime, rows: Iterable[Mapping[str, Any]]) -> _Waits:
-    """Read what queued jobs wait for. Call it after reading the jobs' rows, so that every queued job is
-    covered."""
+    """Read what queued jobs wait for. `rows`: of the jobs; read them before, so that this covers every queued job."""
     if not any(row["state"] == lifecycle.QUEUED for row in rows):
         return _Waits({}, {}, observe_data(cluster, has_queued_jobs=False))
     return _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), observe_data(cluster))
@@ -335,7 +330,7 @@ def _hold_status(row: Mapping[str, Any]) -> HoldStatus | None:
 
 
 def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str]]:
-    """Return, by queued job, the nodes on which the cluster refused to place its pods."""
+    """Return, by queued job, the nodes on which the cluster refused to place its pods within AVOID_SECONDS."""
     found: dict[str, set[str]] = defaultdict(set)
     for job, node in _refused_since(cluster.pk, now - timedelta(seconds=AVOID_SECONDS)):
         found[str(job)].add(node)
@@ -406,8 +401,8 @@ def _job_view(
 
 
 def _rank(row: Mapping[str, Any], *, is_preempted: bool) -> int:
-    """Return the job's rank in the queue: the order of submission, or with REQUEUE_RANK_SECONDS a time that
-    is later for preempted jobs."""
+    """Return the job's rank in the queue: the order of submission, or with REQUEUE_RANK_SECONDS a time, which is
+    later for a preempted job."""
     if settings.REQUEUE_RANK_SECONDS is None:
         return int(row["submit_rank"])
     submitted = rank_at(row["created_at"].timestamp())
@@ -417,8 +412,8 @@ def _rank(row: Mapping[str, Any], *, is_preempted: bool) -> int:
 
 
 def _expected_runtime(spec: Mapping[str, Any], learned_seconds: int | None) -> int | None:
-    """Return the declared run time, else the learned one, in either case at most the time limit. In seconds; None
-    if unknown."""
+    """Return the declared run time in seconds, else the learned one; at most the job's time limit. None if all three
+    are unknown."""
     known = (spec.get("expected_runtime_seconds") or learned_seconds, spec.get("max_runtime_seconds"))
     return min((seconds for seconds in known if seconds is not None), default=None)
 
@@ -428,8 +423,8 @@ def _extras(wanted: Mapping[str, str]) -> Extras:
 
 
 def _pieces(quantity: str) -> int:
-    """Parse a quantity. An invalid one, stored by an older version, counts as more than any node has, so that
-    only its own job waits."""
+    """Return the quantity as a number of pieces. An invalid one, which an older version stored, counts as more than
+    any node has, so that only its own job waits."""
     try:
         return min(quantities.pieces(quantity), quantities.MOST)
     except ValueError:
@@ -441,8 +436,8 @@ def _seconds(at: datetime | None) -> int | None:
 
 
 def project_view(project: Project, usage: float = 0.0) -> ProjectView:
-    """Return the scheduler's view of a project. `usage`: the time-decayed share of the cluster that it used,
-    0 to 1."""
+    """Return the scheduler's view of a project. `usage`: its recent use as a share of the cluster, 0 to 1, in which
+    older use counts less."""
     return ProjectView(
         name=project.name,
         quota_milli_gpus=project.gpu_quota_milli,

@@ -1,5 +1,4 @@
-"""How often the loop's threads run without a notification: every second, and less often while no work is
-unfinished."""
+"""How often the loop's threads run without a notification: every second, or less often while no work is unfinished."""
 
 import threading
 import time
@@ -23,8 +22,8 @@ LINGER_SECONDS = 5.0
 
 
 class Period:
-    """The current period of the loop's passes, shared by its threads: short while there is work, long while
-    there is none."""
+    """The current period of the loop's threads: short while there is work, long while there is none. All of them
+    share it."""
 
     def __init__(self) -> None:
         self._busy = threading.Event()
@@ -38,17 +37,14 @@ class Period:
         return PERIOD_SECONDS if self._busy.is_set() else QUIET_PASS_SECONDS
 
     def rouse(self) -> None:
-        """Switch to the short period now."""
+        """Switch to the short period at once."""
         self._rouses += 1
         self._quiet_since = None
         self._busy.set()
 
     def settle(self, seen_event: int) -> None:
-        """Switch to the long period once every job and command has been finished for a while and every
-        cluster answers.
-
-        `seen_event`: the newest event number before the pass that found nothing to do.
-        """
+        """Switch to the long period if every job and command has been finished for LINGER_SECONDS and every cluster
+        answers. `seen_event`: the newest event number before the cycle that found nothing to do."""
         rouses = self._rouses
         if not is_quiet():
             self.rouse()
@@ -64,9 +60,8 @@ class Period:
             self.rouse()
 
     def has_news(self) -> bool:
-        """Return whether a cycle must examine the clusters: it was notified, an event was written without a
-        notification, or the last examination was long ago. Otherwise the cycle only has to record that the
-        loop runs."""
+        """Return whether a cycle must examine the clusters: after a notification, after an event without one, or
+        after a long time. Otherwise the cycle only records that the loop runs."""
         if self._busy.is_set():
             return True
         # Measurements of idle devices are written at any time and need no cycle.
@@ -78,8 +73,8 @@ class Period:
     def pause(
         self, wakeup: threading.Event, period_seconds: float, quiet_seconds: float = QUIET_PASS_SECONDS
     ) -> None:
-        """Wait until `wakeup` is set, at most `period_seconds`. While nothing is unfinished, wait until `rouse`, at
-        most `quiet_seconds`: what sets `wakeup` rouses too."""
+        """Wait until `wakeup` is set, for at most `period_seconds`. While no work is unfinished, wait until `rouse`
+        instead, for at most `quiet_seconds`; what sets `wakeup` calls `rouse` too."""
         if not self._busy.is_set() and not wakeup.is_set():
             self._busy.wait(quiet_seconds)
         elif not wakeup.wait(period_seconds) and not self._busy.is_set():
@@ -87,7 +82,7 @@ class Period:
 
 
 def is_quiet() -> bool:
-    """Return whether nothing is unfinished and every cluster answers, so that new work can only come with a
+    """Return whether no job or command is unfinished and every cluster answers, so that new work can only come with a
     notification."""
     return not (_unfinished_job() or _unfinished_command() or _cluster_that_is_away())
 

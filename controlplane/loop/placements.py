@@ -20,18 +20,15 @@ Placements: TypeAlias = Mapping[str, tuple[PodPlacement, ...]]
 
 
 class PlacementCache:
-    """The placements that one thread has read."""
+    """The placements of one cluster as last read. Used by one thread."""
 
     def __init__(self) -> None:
         self._pods: dict[int, tuple[str, PodPlacement]] = {}
         self._by_job: Placements = {}
 
     def read(self, cluster: Cluster) -> Placements:
-        """Return the placements of all unreleased pods, by job.
-
-        Unchanged results are the same objects as before: the whole mapping if the pods are the same, else the
-        tuples of jobs with the same pods.
-        """
+        """Return the placements of all unreleased pods, by job. What is unchanged is the same object as before: the
+        whole mapping if the pods are the same, else the tuple of each job whose pods are the same."""
         held = _held(cluster.pk)
         known = self._pods
         if len(held) == len(known) and all(key in known for key in held):
@@ -59,7 +56,7 @@ def _held(cluster: int) -> QuerySet[Pod, int]:
 
 
 def _read(pods: Sequence[int]) -> Mapping[int, tuple[str, PodPlacement]]:
-    """Return the job and the placement of each of these pods."""
+    """Return the job and the placement of each pod, by the pod's primary key."""
     where: dict[tuple[int, str, int, str], list[tuple[int, int]]] = defaultdict(list)
     for key, job, rank, node, index, milli in _shares(pods):
         shares = where[key, job, rank, node]

@@ -1,5 +1,4 @@
-"""Find the pods that must be compared with the report: from one second to the next, most rows and reports are
-equal."""
+"""Find the pods whose rows must be compared with the engine's report: from one second to the next most are equal."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ OPEN = (Command.PENDING, Command.CLAIMED)
 
 
 class PodKey(NamedTuple):
-    """The columns of an unreleased pod that every cycle reads."""
+    """The columns of an unreleased pod that every cycle reads. `key`: its primary key."""
 
     key: int
     name: str
@@ -41,7 +40,8 @@ def _held(cluster: int) -> Rows[Pod]:
 
 
 class DiffCache:
-    """The rows that matched their report, each until the row or the report changes or some time has passed."""
+    """The rows that matched their report. Each is remembered until the row or the report changes, for at most
+    EVERY_SECONDS."""
 
     def __init__(self) -> None:
         self._same: dict[int, tuple[PodReport, str, str, str]] = {}
@@ -50,8 +50,8 @@ class DiffCache:
     def differing(
         self, cluster: Cluster, held: Sequence[PodKey], reports: Mapping[str, PodReport]
     ) -> list[int]:
-        """Return the keys of the pods to compare. A pod that is absent from the report is left out while its start
-        command is pending, unless the pod has failed."""
+        """Return the primary keys of the pods to compare. `held`: the unreleased pods; `reports`: by pod name. A pod
+        without a report is left out while its start command is unfinished, unless the pod has failed."""
         due = self._due()
         self._same = {
             pod.key: self._same[pod.key]
@@ -62,14 +62,14 @@ class DiffCache:
         return [pod.key for pod in held if self._differs(pod, reports.get(pod.name), awaited)]
 
     def _due(self) -> frozenset[int]:
-        """Return the residues of pod keys to compare again now, so that every row is compared once per
-        EVERY_SECONDS."""
+        """Return the residues (modulo EVERY_SECONDS) of the primary keys to compare again now. Each residue comes
+        once per EVERY_SECONDS."""
         last, self._forgot_at = self._forgot_at, int(time.monotonic())
         first = max(last + 1, self._forgot_at - EVERY_SECONDS + 1)
         return frozenset(second % EVERY_SECONDS for second in range(first, self._forgot_at + 1))
 
     def note(self, pods: Iterable[Pod], reports: Mapping[str, PodReport]) -> None:
-        """Record that these pods match their reports."""
+        """Record that the rows of these pods match their reports."""
         for pod in pods:
             if (report := reports.get(pod.name)) is not None:
                 self._same[pod.pk] = (report, pod.state, pod.reason, pod.message)

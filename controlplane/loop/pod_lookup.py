@@ -10,8 +10,8 @@ MOST_LOOKS = 50
 
 
 class PodLookup:
-    """The lookups of one cycle, by pod name. `overdue`: the names of the pods whose absence would be final; others are
-    not looked up. Once the engine is unreachable, no further lookup is tried."""
+    """The look-ups of single pods in one cycle. `overdue`: the names of the pods whose absence would be final; only
+    these are looked up. After one time-out no more are looked up."""
 
     def __init__(self, engine: Engine, overdue: Collection[str]) -> None:
         self._engine, self._overdue, self._left = engine, overdue, MOST_LOOKS
@@ -19,8 +19,8 @@ class PodLookup:
         self.found: PodReport | None = None
 
     def is_certain(self, pod: Pod) -> bool:
-        """Ask the engine for the pod, and store its report in `found` (None: there is no such pod). Return False, with
-        `found` unchanged, if the pod is not overdue, MOST_LOOKS are used up, or the engine did not answer."""
+        """Ask the engine for the pod, and store its report in `found` (None: there is no such pod). Return False,
+        with `found` unchanged, if the pod is not overdue, MOST_LOOKS are used up, or the engine did not answer."""
         if self._left == 0 or pod.name not in self._overdue:
             return False
         self._left -= 1

@@ -1,4 +1,5 @@
-"""Build start commands from a job and its placement. The payload is JSON, so that the command can be stored."""
+"""Make the commands that start a job's pods, from the job and its placement. A payload is JSON, so that the command
+can be stored."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -35,8 +36,8 @@ def start_payloads(
     placements: Mapping[int, PodPlacement],
     memory_mib: Mapping[tuple[str, int], int],
 ) -> list[dict[str, Any]]:
-    """Return the PodSpecs of these pods as JSON. `placements`: of the whole gang, by rank. `memory_mib`:
-    device memory by (node, device index)."""
+    """Return the PodSpecs of the pods `shapes` as JSON. `placements`: of all pods of the attempt, by rank.
+    `memory_mib`: the memory of each device, by (node, device index)."""
     # Read once for all nodes.
     mounts = dataset_mounts(job, {at.node for at in placements.values()})
     return [_start_payload(job, shape, placements, memory_mib, mounts) for shape in shapes]
@@ -49,7 +50,8 @@ def _start_payload(
     memory_mib: Mapping[tuple[str, int], int],
     mounts: Mapping[str, list[list[Any]]],
 ) -> dict[str, Any]:
-    """Return one pod's PodSpec as JSON. `mounts`: the mounts of datasets, by node."""
+    """Return one pod's PodSpec as JSON. `mounts`: the mounts of datasets, by node; the others as in
+    `start_payloads`."""
     placement, kind = placements[shape.rank], KINDS[job.kind]
     return {
         **_wishes(job.spec),
@@ -88,7 +90,7 @@ def _start_payload(
 
 
 def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
-    """Return the PodSpec of a command's payload, also of one written by an older version."""
+    """Return the PodSpec that a command's payload describes, also if an older version wrote the command."""
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in payload.items()
     }
@@ -107,8 +109,8 @@ def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
 
 
 def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the job that the engine gets unchanged. Jobs of older versions lack the newer
-    fields."""
+    """Return the fields of the job's spec that the engine gets unchanged. Fields that a job of an older version lacks
+    get their default."""
     unchanged = {field.pod: spec.get(field.name, field.default) for field in DECLARED if field.pod}
     return unchanged | {"ports": [port["port"] for port in spec["ports"]]}
 
@@ -119,8 +121,8 @@ def _service_env(job: Job) -> dict[str, str]:
 
 
 def _volumes_env(job: Job) -> dict[str, str]:
-    """Return environment variables with the paths of the volumes that the job may write to. Host paths are
-    left out, because they have no snapshots."""
+    """Return the environment variable with the paths of the volumes to which the job may write; {} without any. Host
+    paths are left out, because they have no snapshots."""
     volumes = (mount for mount in job.spec.get("volumes", ()) if "host_path" not in mount)
     paths = [mount["mount_path"] for mount in volumes if not mount["read_only"]]
     return {VOLUMES: ":".join(paths)} if paths else {}
@@ -140,7 +142,7 @@ def _code(job: Job) -> dict[str, Any] | None:
 
 
 def _gang(job: Job, placements: Iterable[PodPlacement]) -> list[list[Any]]:
-    """Return [rank, pod name, node, device indexes] of every pod of the attempt."""
+    """Return [rank, pod name, node, device indexes] of every pod of the attempt, by rank."""
     return [
         [at.rank, pod_name(str(job.pk), job.attempt, at.rank), at.node, [index for index, _ in at.devices]]
         for at in sorted(placements, key=lambda at: at.rank)
@@ -150,6 +152,6 @@ def _gang(job: Job, placements: Iterable[PodPlacement]) -> list[list[Any]]:
 def _share(
     job: Job, node: str, index: int, milli: int, memory_mib: Mapping[tuple[str, int], int]
 ) -> list[int]:
-    """Return a device share as [index, milli-GPUs, MiB]: the requested memory, or the same fraction of the
-    device's memory."""
+    """Return a pod's share of a device as [index, milli-GPUs, MiB]: the memory that the job requests, else the same
+    fraction of the device's memory."""
     return [index, milli, job.gpu_memory_mib or memory_mib[node, index] * milli // 1000]

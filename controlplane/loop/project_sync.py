@@ -1,8 +1,8 @@
 """Every few seconds, send each cluster its projects, departments and members; in one process at a time.
 
-A cluster's own scheduler places by the quotas that it has, and never moves a job that it placed by an old
-one. So cycles hold back the jobs of projects whose quotas were not sent yet, and request a sync. Each process
-compares with what it sent itself; repeating another process's sync is cheap.
+A cluster's own scheduler places jobs by the quotas that it has, and never moves a job that it placed by an old one.
+So cycles hold back the jobs of projects whose quotas were not sent yet, and request a sync. Each process compares
+with what it sent itself: to repeat another process's sync costs little.
 """
 
 import logging
@@ -45,10 +45,10 @@ _sent: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
 
 
 def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
-    """Send every attached cluster its projects. Return False if another process holds the lease.
+    """Send every attached cluster its projects. Return False, with nothing sent, if another process holds the lease.
 
-    A refusal becomes a warning on the cluster, with an event, and does not affect other clusters. Clusters with waiting
-    jobs come first; `on_synced` is called after each of these that needs no further sync.
+    A refusal becomes a warning on the cluster, with an event, and does not affect other clusters. Clusters with
+    waiting jobs come first; `on_synced` is called after each of these, unless it has to be sent again.
     """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
@@ -68,10 +68,8 @@ def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
 
 
 def unsynced_projects(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
-    """Return the projects whose present quotas the cluster does not have yet, and request a sync.
-
-    Permanently refused numbers count as sent, and no project is returned for longer than HELD_SECONDS.
-    """
+    """Return the names of the projects whose present quotas this process has not sent to the cluster, and request a
+    sync. Quotas that were refused permanently count as sent. No project is returned for longer than HELD_SECONDS."""
     rows, context = _rows(cluster), context_of(cluster)
     numbers = _numbers([_project(row) for row in rows], _departments(rows))
     earlier = context.awaited
@@ -83,7 +81,7 @@ def unsynced_projects(cluster: Cluster, engine: Engine, now: datetime) -> frozen
 
 
 def project_reports(cluster: Cluster) -> tuple[list[ProjectReport], list[DepartmentReport]]:
-    """Return the cluster's projects with their members, and the departments above them, by name."""
+    """Return the cluster's projects with their members, and its departments, each by name."""
     members: dict[int, list[tuple[str, str]]] = {}
     memberships = Membership.objects.filter(project__cluster=cluster).order_by("user__username")
     for project_id, name, role in memberships.values_list("project_id", "user__username", "role"):
@@ -95,8 +93,8 @@ def project_reports(cluster: Cluster) -> tuple[list[ProjectReport], list[Departm
 def _await(
     numbers: Mapping[str, Numbers], sent: Mapping[str, Numbers], earlier: Mapping[str, Awaited], now: datetime
 ) -> dict[str, Awaited]:
-    """Return those of the present quotas `numbers` that differ from those sent. A project whose quotas change again
-    keeps its earlier waiting time."""
+    """Return the quotas `numbers` (by project) that differ from those `sent`, with the time since when. A project
+    whose quotas change again keeps its time in `earlier`."""
     return {
         name: Awaited(found, earlier[name].since if name in earlier else now)
         for name, found in numbers.items()
@@ -112,7 +110,7 @@ def _is_held(one: Awaited, now: datetime) -> bool:
 def _numbers(
     projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport]
 ) -> dict[str, Numbers]:
-    """Return, by project name, the quota numbers by which the cluster's scheduler places jobs."""
+    """Return, by project, the quota numbers by which the cluster's scheduler places jobs."""
     above = {department.name: department for department in departments}
     return {one.name: (replace(one, members=()), above.get(one.department)) for one in projects}
 
@@ -142,7 +140,7 @@ def _project(project: Project, members: Sequence[tuple[str, str]] = ()) -> Proje
 
 
 def _sync(cluster: Cluster, on_synced: Callable[[], None]) -> bool:
-    """Send one cluster its projects. Return False if it did not accept all of them."""
+    """Send one cluster its projects. Return False if it did not accept all of them. Errors are logged, not raised."""
     try:
         refusal = _send(cluster)
     except EngineUnreachable:
@@ -169,8 +167,8 @@ def _sync(cluster: Cluster, on_synced: Callable[[], None]) -> bool:
 
 
 def _send(cluster: Cluster) -> EngineRefused | None:
-    """Send the projects, and remember what was sent even if part of it was permanently refused. Return the
-    refusal, if any."""
+    """Send the projects, and remember what was sent, also if a part was permanently refused. Return the refusal, None
+    if there was none."""
     engine, (projects, departments) = engine_for(cluster), project_reports(cluster)
     refusal = None
     try:
@@ -183,5 +181,5 @@ def _send(cluster: Cluster) -> EngineRefused | None:
 
 
 def _is_over(refusal: EngineRefused | None) -> bool:
-    """Return whether nothing has to be sent again: success, or a permanent refusal."""
+    """Return whether nothing has to be sent again: there was no refusal, or it was permanent."""
     return refusal is None or not refusal.is_passing

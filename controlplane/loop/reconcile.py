@@ -45,10 +45,10 @@ _CLEARED = ""
 
 
 def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
-    """Update rows from the engine's report. If the engine is unreachable, only that is stored.
+    """Update rows of pods and jobs from the engine's report. If the engine is unreachable, only that is stored.
 
-    Return the nodes that run orphans (pods without a row), for example after a node that was declared dead
-    comes back. They get no new pods until the orphans are gone.
+    Return the nodes that run pods without a row, for example after a node that was declared dead comes back. They get
+    no new pods until those have ended.
     """
     try:
         reports = {report.name: report for report in engine.pods()}
@@ -74,7 +74,7 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
 
 
 def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
-    """Store whether the engine is reachable, and why not (`message`); write an event when that changes."""
+    """Store whether the engine is reachable, and why not (`message`); with an event. Writes only a change."""
     if cluster.is_reachable == is_reachable:
         return
     with transaction.atomic():
@@ -89,11 +89,8 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
 
 
 def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime) -> bool:
-    """Update `pod` from its report without saving it; return whether it may have changed.
-
-    Without a report the engine is asked for the pod by name: a confirmed absence is recorded, no answer
-    changes nothing.
-    """
+    """Update `pod` from its report, without saving it. Return whether it may have changed. Without a report the
+    engine is asked for the pod by name: a confirmed absence is recorded, no answer changes nothing."""
     if report is None:
         # Absence frees GPUs, so a lookup by name must confirm it.
         if not looks.is_certain(pod):
@@ -120,7 +117,8 @@ def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime
 
 
 def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
-    """Return the names of pods whose absence is final: they should exist by now, or their start was given up."""
+    """Return the names of the pods whose absence from the report would be final: they should exist by now, or their
+    start was given up."""
     if not missing:
         return frozenset()
     starts = Command.objects.filter(subject_id__in=[pod.name for pod in missing], kind=START_POD)
@@ -134,11 +132,11 @@ def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
 
 
 def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, now: datetime) -> bool:
-    """Return whether a pod's absence is final. `start`, `tries`, `finished_at`: state, tries and end of its last start
-    command.
+    """Return whether a pod's absence is final. `start`, `tries`, `finished_at`: state, number of tries and end of its
+    last start command.
 
-    If its start was tried several times, an early request may still be in flight; then its absence is final once a stop
-    has claimed the name, or once no request can be that late.
+    If its start was tried several times, an early request may still be on its way. Then the absence is final once a
+    stop has claimed the pod's name, or once no request can be that late.
     """
     is_failed = pod.state == "failed"
     if is_failed and tries <= 1:
@@ -150,7 +148,8 @@ def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, 
 
 
 def _note_lost(pod: Pod, now: datetime) -> None:
-    """Mark a pod whose absence the engine confirmed as released and, unless it had failed already, as failed."""
+    """Mark a pod as released and, unless it had failed already, as failed: the engine has confirmed that it is gone.
+    Does not save it."""
     if pod.state != "failed":
         pod.state, pod.reason, pod.finished_at = "failed", POD_LOST, now
         pod.message = "The engine no longer knows this pod."
@@ -158,8 +157,8 @@ def _note_lost(pod: Pod, now: datetime) -> None:
 
 
 def _write(pods: Sequence[Pod], states: Mapping[int, str], now: datetime) -> None:
-    """Save compared pods, each guarded by the state as read (`states`, by primary key), so that a paused process
-    overwrites nothing newer."""
+    """Save pods that were compared, in one transaction with their events. Each is guarded by its state as read
+    (`states`, by primary key), so that a process that was paused overwrites nothing newer."""
     jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})
     projects = dict(jobs.values_list("pk", "project_id"))
     nodes = dict(Node.objects.filter(pk__in={pod.node_id for pod in pods}).values_list("pk", "name"))
@@ -195,9 +194,9 @@ def _pod_event(pod: Pod, project_id: int, node: str) -> Event:
 
 
 def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> set[str]:
-    """Queue commands that end orphans: forget those that are gone, and stop those that run, repeatedly,
-    because a node may have been unreachable. Return the pods that may stay: those whose row has just been
-    written, and open offers."""
+    """Queue commands that end pods without a row (`orphans`): forget those that are gone, and stop those that run,
+    again and again, because a node may have been unreachable. Return the names of those that may stay: their row has
+    just been written, or they belong to a valid offer."""
     names = [report.name for report in orphans]
     orders = Command.objects.filter(subject_id__in=names, kind__in=(STOP_POD, FORGET_POD))
     is_open = Q(state__in=OPEN)
@@ -220,14 +219,13 @@ def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> se
 
 
 def _is_pending(state: str | None, report: PodReport) -> bool:
-    """Return whether a command for the orphan is unfinished, or was executed so recently that the pod may
-    still be ending. `state`: of its last command, None without one."""
+    """Return whether a command for the orphan is unfinished, or was executed so recently that the pod may still be
+    ending. `state`: of its last command, None without one."""
     return state is not None and (state != Command.DONE or not report.is_proven_gone)
 
 
 def _nodes_with_orphans(orphans: list[PodReport], staying: set[str]) -> frozenset[str]:
-    """Return the nodes of orphans that must end: the node of the pod's row if it has one, else the reported
-    node."""
+    """Return the nodes of the orphans that must end: the node in the pod's row, else the reported one."""
     left = {
         report.name: report.node
         for report in orphans
@@ -240,13 +238,13 @@ def _nodes_with_orphans(orphans: list[PodReport], staying: set[str]) -> frozense
 
 
 def _starting(names: list[str]) -> set[str]:
-    """Return the pods whose rows were written after this pass read the rows, and which are therefore not
-    orphans."""
+    """Return the names of the pods that have an unreleased row now: it was written after this cycle read the rows, so
+    they are no orphans."""
     return set(Pod.objects.filter(name__in=names, released_at=None).values_list("name", flat=True))
 
 
 def _awaited(orphans: list[PodReport]) -> set[str]:
-    """Return the pods with a row that were stopped before they began; withdrawn offers have no rows."""
+    """Return the names of the pods with a row that were stopped before they began. (Withdrawn offers have no rows.)"""
     names = [report.name for report in orphans if report.reason == STOPPED and report.started_at is None]
     return set(Pod.objects.filter(name__in=names).values_list("name", flat=True)) if names else set()
 

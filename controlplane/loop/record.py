@@ -45,9 +45,8 @@ STARTS_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Recorded:
-    """What was written. `held`: the number of changed holds. `has_commands`: commands wait for execution.
-    `has_more_holds`: not all queued jobs were compared with their rows. `has_more_starts`: starts were left to the next
-    cycle."""
+    """What was written. `held`: the number of changed holds; `has_more_holds`: not all queued jobs were compared with
+    their rows; `has_more_starts`: starts were left to the next cycle."""
 
     started: int = 0
     preempted: int = 0
@@ -67,11 +66,11 @@ def record(
     now: datetime,
     on_orders: Callable[[], None] = lambda: None,
 ) -> Recorded:
-    """Write a plan. A decision is dropped if its job has changed state since. A plan equal to the rows opens no
-    transaction.
+    """Write a plan, and return what was written. A decision is dropped if its job has changed state since. A plan
+    equal to the rows opens no transaction.
 
-    Starts not begun within STARTS_SECONDS are left to the next cycle, which may have more urgent work. `on_orders` is
-    called after each commit that adds commands: once for preemptions, then per batch of starts.
+    Starts that are not begun within STARTS_SECONDS are left to the next cycle, which may have more urgent work.
+    `on_orders` is called after each commit that adds commands: once for preemptions, then per batch of starts.
     """
     context = context_of(cluster)
     holds, progress = changed_holds(plan, seen.holds, context.holds)
@@ -95,7 +94,8 @@ def record(
 
 
 class _Nodes:
-    """Primary keys of the nodes and devices of these placements, by the names in a plan."""
+    """The primary keys of the nodes and devices of these placements, by the names that a plan uses, and the memory of
+    the devices."""
 
     def __init__(self, cluster: Cluster, placements: Iterable[PodPlacement]) -> None:
         # Only these: one start needs one node, and a cluster may have ten thousand devices.
@@ -114,8 +114,8 @@ def _projects(cluster: int) -> Rows[Project]:
 
 
 def _jobs(cluster: Cluster, keys: Iterable[str]) -> Mapping[str, Job]:
-    """Return these jobs by id. Read outside the transaction, because every write is guarded by the state as
-    read."""
+    """Return these jobs, by id. Call it outside the transaction: every write is guarded by the state that is read
+    here."""
     wanted = set(keys)
     if not wanted:
         return {}
@@ -144,8 +144,8 @@ def _preempted(preempt: Preempt, beneficiary: Job) -> Target:
 def _record_starts(
     cluster: Cluster, starts: Sequence[Start], now: datetime, on_orders: Callable[[], None]
 ) -> tuple[int, bool]:
-    """Begin the attempts of these starts in batches, until the time limit. Return how many were begun, and
-    whether starts are left over."""
+    """Begin the attempts of these starts in batches, until STARTS_SECONDS have passed. Return how many were begun,
+    and whether starts are left."""
     nodes = _Nodes(cluster, (place for start in starts for place in start.placements))
     count, until = 0, time.monotonic() + STARTS_SECONDS
     for first in range(0, len(starts), BATCH):
@@ -170,8 +170,8 @@ def _record_starts(
 def _begin_together(
     batch: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
 ) -> list[Start]:
-    """Begin the attempts of a batch; return the starts whose attempts began. If the database refuses the batch, for
-    example because a device was taken, begin each alone; refused jobs stay queued."""
+    """Begin the attempts of a batch. Return the starts whose attempts began. If the database refuses the batch, for
+    example because a device was taken, each is begun alone, and refused jobs stay queued."""
     try:
         with transaction.atomic():
             return _begin_attempts(batch, jobs, nodes, now)
@@ -198,7 +198,8 @@ def _begin_alone(start: Start, jobs: Mapping[str, Job], nodes: _Nodes, now: date
 def _begin_attempts(
     starts: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
 ) -> list[Start]:
-    """Write attempts, pods, devices and commands; return the starts whose job was still queued."""
+    """Write attempts, pods, devices and start commands, in the caller's transaction. Return the starts whose job was
+    still queued. Raise IntegrityError if a device was taken meanwhile."""
     # Checked while writing, because two jobs of one plan may need a volume that only one job at a time may
     # mount.
     waiting = waiting_jobs(jobs[start.job].pk for start in starts)
@@ -219,8 +220,7 @@ def _begin_attempts(
 
 
 def _claim(starts: Sequence[Start], jobs: Mapping[str, Job], now: datetime) -> list[Start]:
-    """Move the jobs that are still queued with the same number of pods to their next attempt; return their
-    starts."""
+    """Move the jobs that are still queued, with the same number of pods, to their next attempt. Return their starts."""
     moves = [
         Move(job, lifecycle.STARTING, _claimed(job, start, now), ("attempt", "pods_wanted"))
         for start in starts
@@ -292,8 +292,8 @@ def _start_orders(job: Job, placements: Sequence[PodPlacement], nodes: _Nodes) -
 def add_workers(
     cluster: Cluster, job: Job, attempt: Attempt, places: Sequence[PodPlacement], workers: int
 ) -> None:
-    """Write pods, devices and start commands of new workers of a running attempt, which then has `workers`
-    workers. Call it in a transaction. Raise IntegrityError if a device or a rank was taken meanwhile."""
+    """Write pods, devices and start commands for new workers of a running attempt, which then has `workers` workers.
+    Call it in a transaction. Raise IntegrityError if a device or a rank was taken meanwhile."""
     nodes, job.attempt = _Nodes(cluster, places), attempt.number
     attempt.job = job
     placed = [(_pod(attempt, place, PodShape(place.rank, "worker"), nodes), place) for place in places]
@@ -326,8 +326,8 @@ def add_workers(
 
 
 def _changed_shares(plan: Plan, seen: Observation) -> Mapping[str, tuple[int, float | None]]:
-    """Return (fair share in milli-GPUs, recent usage) of the projects for which one of them changed; usage None if past
-    use does not count."""
+    """Return (fair share in milli-GPUs, recent usage) of each project for which one of them changed. The usage is
+    None if past use does not count."""
     usage = {project.name: project.usage for project in seen.view.projects} if seen.has_past_use else {}
     shares = {one.project: (one.fair_share_milli_gpus, usage.get(one.project)) for one in plan.shares}
     return {name: share for name, share in shares.items() if seen.shares.get(name) != share}

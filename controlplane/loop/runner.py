@@ -66,10 +66,8 @@ ALIVE = "loop.alive"
 
 
 class Runner:
-    """Runs the loop's threads until `stop`.
-
-    With a broker (`has_broker`), Celery workers execute long commands; without one, this process does.
-    """
+    """Runs the loop's threads until `stop`. With a broker (`has_broker`), Celery workers execute long commands;
+    without one, this process does."""
 
     def __init__(self, *, has_broker: bool = True) -> None:
         self._is_stopping, self._period = threading.Event(), Period()
@@ -88,7 +86,7 @@ class Runner:
         self._has_led = False
 
     def start(self) -> None:
-        """Start the threads, and receive this process's wake-ups."""
+        """Start the threads, and listen for wake-ups in this process."""
         gc.set_threshold(*garbage.THRESHOLDS)
         listen(self.wake)
         self._spawn("cycle", self._cycle, self._cycle_wakeup, quiet_seconds=QUIET_SECONDS)
@@ -111,8 +109,8 @@ class Runner:
         sync_requested.set()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Request the stop, and wait up to `timeout_seconds` for each thread to finish its running work. Other
-        processes repeat unfinished work when its claim expires."""
+        """Stop the threads, waiting up to `timeout_seconds` for each to finish its work. Other processes repeat
+        unfinished work when its claim expires."""
         stop_listening(self.wake)
         self._is_stopping.set()
         self.wake()
@@ -126,7 +124,7 @@ class Runner:
         close_engines()
 
     def wake(self) -> None:
-        """Request a cycle and the execution of commands at once, after a user's action."""
+        """Request a cycle and the execution of commands at once, because a user has done something."""
         self._action_wakeup.set()
         self._cycle_wakeup.set()
         self._dispatch_wakeup.set()
@@ -134,7 +132,7 @@ class Runner:
         self._period.rouse()
 
     def _again(self) -> None:
-        """Request a cycle at once, after an engine reported a change or a worker pool finished a command."""
+        """Request a cycle at once, because an engine has reported a change or a worker pool has finished a command."""
         self._cycle_wakeup.set()
         self._period.rouse()
 
@@ -161,10 +159,12 @@ class Runner:
         period_seconds: float,
         quiet_seconds: float,
     ) -> None:
-        """Run `work` whenever `wakeup` is set and once per `period_seconds` (per `quiet_seconds` while nothing is
+        """Run `work` whenever `wakeup` is set and once per `period_seconds` (per `quiet_seconds` while no work is
         unfinished), until the runner stops or `is_wanted()` returns False. `wakeup` None: without a pause, because
-        `work` waits by itself. A failure is logged and the next run repeats the work, because all of it is derived from
-        rows."""
+        `work` waits by itself.
+
+        An exception is logged, and the next run repeats the work, because all of it is derived from rows.
+        """
         while not self._is_stopping.is_set() and is_wanted():
             if wakeup is not None:
                 self._period.pause(wakeup, period_seconds, quiet_seconds)
@@ -214,15 +214,16 @@ class Runner:
             self._pace(PACE * (time.monotonic() - began))
 
     def _prepare(self) -> None:
-        """Free what a predecessor on this machine holds, which need not expire first. Renew the planner's statistics:
-        without any, such as after a restore, PostgreSQL reads all jobs for each join of the first cycle."""
+        """Free what a dead process of this machine holds, so that it need not expire first. Renew the planner's
+        statistics: without them, such as after a restore, PostgreSQL reads all jobs for each join of the first
+        cycle."""
         if free_what_the_dead_hold():
             self._notify_pools()
             self._dispatch_wakeup.set()
         refresh_statistics()
 
     def _pace(self, seconds: float) -> None:
-        """Pause so that changes batch up; pause less after a user action."""
+        """Pause for at most `seconds`, so that changes gather; less after a user's action."""
         short = min(seconds, SHORT_PAUSE_SECONDS)
         # Half of the pause batches a burst of changes; a user action in the other half begins a cycle at once.
         self._is_stopping.wait(short / 2)
@@ -240,8 +241,8 @@ class Runner:
         return time.monotonic() - self._ordered_at < ORDERED_SECONDS
 
     def _mark_alive(self) -> None:
-        """Touch the file that the liveness probe reads: its age is the time since the last cycle began, even
-        if cycles fail."""
+        """Touch the file that the liveness probe reads: its age is the time since the last cycle began, also if
+        cycles fail."""
         mark = settings.STATE_DIR / "control" / ALIVE
         try:
             mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -258,7 +259,7 @@ class Runner:
         return [pool for pools in list(self._pools.values()) for pool in pools]
 
     def _sync_pools(self) -> None:
-        """Start worker pools for new clusters, and close those of clusters that are gone."""
+        """Start worker pools for clusters that have none, and close those of clusters that are gone."""
         wanted = set(clusters_with_work())
         for cluster_id in wanted - self._pools.keys():
             # The callback requests a cycle, so that the report of a started or stopped pod is read at once.
@@ -299,7 +300,8 @@ class Runner:
         self._logs.look(timezone.now())
 
     def _watch(self) -> None:
-        """Request a cycle when an engine reports a pod change. The list of clusters is read once per period."""
+        """Request a cycle whenever an engine reports that a pod changed; for one period, with the clusters that exist
+        at its beginning."""
         clusters = list(attached_clusters())
         # Close the database connection, which is not needed while waiting.
         connections.close_all()
@@ -323,8 +325,8 @@ class Runner:
 
 
 def _duty_cycle(work: Callable[[], object], is_stopping: threading.Event) -> Callable[[], None]:
-    """Return a function that runs `work`, whose duration grows with the number of jobs, and then pauses SPARED times as
-    long (less one period), up to LONGEST_SPARED_SECONDS or until `is_stopping`."""
+    """Return a function that runs `work` and then pauses SPARED times as long (less one period), up to
+    LONGEST_SPARED_SECONDS or until `is_stopping`. It is for work whose duration grows with the number of jobs."""
 
     def do() -> None:
         began = time.monotonic()

@@ -1,7 +1,5 @@
-"""Shrink elastic victims instead of stopping them: only the workers on the beneficiary's devices leave.
-
-Applies to victims whose programs follow the membership while they run.
-"""
+"""Shrink elastic jobs that are preempted, instead of stopping them: only the workers on the GPUs of the job that gets
+these leave. For jobs whose programs follow the membership while they run."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -42,8 +40,8 @@ BALANCE = "balance"
 
 
 def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: datetime) -> Plan:
-    """Begin to shrink victims where possible. Return the plan without their preemptions; the jobs that wait for them
-    get `is_shrinking` in their details."""
+    """Begin to shrink preempted jobs where possible. Return the plan without the preemptions of these; the jobs that
+    wait for them get `is_shrinking` in their details."""
     if MEMBERSHIP not in engine.capabilities or not plan.preempts:
         return plan
     attended = elastic.with_members()
@@ -63,8 +61,8 @@ def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: dateti
 
 
 def _with_shrinking(hold: Hold, spared: Collection[str]) -> Hold:
-    """Return the hold with `is_shrinking` set for those of its stopping jobs that only shrink. `spared`: the ids of the
-    victims that shrink instead of stopping."""
+    """Return the hold with `is_shrinking` for each of its stopping jobs that only shrinks. `spared`: the ids of
+    these."""
     stopping = hold.details.get("stopping") or ()
     if not any(one["job"] in spared for one in stopping):
         return hold
@@ -76,8 +74,8 @@ def _marked(stopping: Iterable[Mapping[str, Any]], spared: Collection[str]) -> l
 
 
 def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> bool:
-    """Begin to shrink a victim, or hasten the operation that frees its devices. Return False if the job must
-    be stopped."""
+    """Begin to shrink a preempted job, or hasten the operation that frees its GPUs. Return False if the job must be
+    stopped instead."""
     operation = attended.operation
     if operation is not None and operation.cause in FORCED_CAUSES:
         # It is already giving up devices; a later cycle checks which are still owed.
@@ -105,23 +103,23 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
 
 
 def _ends_soon(operation: ScaleOperation, now: datetime) -> bool:
-    """End growth that no user requested: cancel it, or let a switch that has begun complete. Return whether
-    that can still happen in time."""
+    """End growth that no user requested: cancel it, or let a switch that has begun complete. Return whether that
+    still happens within ENDING_SECONDS."""
     margin = timedelta(seconds=ENDING_SECONDS)
     until = now + margin if operation.generation else now
     return now < hasten(operation, until, message=GIVEN_UP) + margin
 
 
 def _is_ending(operation: ScaleOperation, now: datetime) -> bool:
-    """Limit a shrink for other jobs of the project: its workers must acknowledge within ENDING_SECONDS of the
-    first reclaim, and end GRACE_SECONDS later. Return whether there is still time for that."""
+    """Limit an operation that shrinks the job for others of its project: its workers must acknowledge within
+    ENDING_SECONDS of the first reclaim, and end GRACE_SECONDS later. Return whether there is still time for that."""
     until = hasten(operation, now + timedelta(seconds=ENDING_SECONDS))
     return now < until + timedelta(seconds=GRACE_SECONDS)
 
 
 def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
-    """Return `leaving` and the ranks that must leave with them so that the rest is an allowed size; None if
-    no size is allowed."""
+    """Return the ranks `leaving`, and those that must leave with them so that the rest is an allowed size. None if no
+    allowed size is left."""
     job, stay = attended.job, [rank for rank in attended.members if rank not in leaving]
     kind = KINDS[job.kind]
     fewest, _ = kind.bounds(job.spec) or (1, 1)
@@ -133,8 +131,8 @@ def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
 
 
 def hasten(operation: ScaleOperation, until: datetime, **fields: str) -> datetime:
-    """Bring an open operation's deadline forward to `until` and set its columns `fields`, unless its own deadline is
-    earlier. Return its deadline."""
+    """Bring the deadline of an open operation forward to `until`, and set its columns `fields`; nothing is changed if
+    its deadline is earlier already. Return its deadline."""
     if operation.deadline is None or operation.deadline > until:
         ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(
             deadline=until, **fields
@@ -144,7 +142,7 @@ def hasten(operation: ScaleOperation, until: datetime, **fields: str) -> datetim
 
 
 def cannot_shrink(attended: Attended, cause: str) -> bool:
-    """Return whether shrinking is pointless: a member has finished the training, or an operation of this
+    """Return whether it is useless to shrink the job: a member has finished the training, or an operation with this
     cause has failed in this attempt."""
     if has_finisher(attended):
         return True
@@ -153,14 +151,14 @@ def cannot_shrink(attended: Attended, cause: str) -> bool:
 
 
 def has_finisher(attended: Attended) -> bool:
-    """Return whether a member has finished the training."""
+    """Return whether a member has finished the training: its program has ended with exit code 0."""
     members = (pod for pod in attended.pods if pod.rank in attended.members)
     return any(pod.exit_code == 0 and not is_alive(pod) for pod in members)
 
 
 def _ending_ranks(attended: Attended) -> set[int]:
-    """Return the ranks of non-members whose pods have ended or were ordered to: these release their devices
-    anyway."""
+    """Return the ranks of the pods that are no members and have ended or were ordered to end: they release their
+    devices anyway."""
     others = {pod.name: pod for pod in attended.pods if pod.rank not in attended.members}
     orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=others)
     ordered = set(orders.values_list("subject_id", flat=True))
@@ -168,13 +166,13 @@ def _ending_ranks(attended: Attended) -> set[int]:
 
 
 def _promised(plan: Plan, beneficiary: str) -> list[PodPlacement]:
-    """Return the placements that the plan reserves for the beneficiary."""
+    """Return the placements that the plan reserves for the job with the id `beneficiary`."""
     found = plan.promised.get(beneficiary, ())
     return [*found, *(place for one in plan.growth if one.job == beneficiary for place in one.placements)]
 
 
 def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:
-    """Return the ranks of a job's pods that hold one of the devices of these placements."""
+    """Return the ranks of the job's pods that hold a device of these placements."""
     wanted = {(place.node, index) for place in places for index, _ in place.devices}
     held = Allocation.objects.filter(pod__job=job, released_at=None)
     rows = held.values_list("pod__rank", "device__node__name", "device__index")
@@ -184,11 +182,9 @@ def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:
 def begin_shrink(
     attended: Attended, leaving: Collection[int], cause: str, why: str, until: datetime, now: datetime
 ) -> None:
-    """Open an operation by which the workers with the ranks `leaving` leave; those that have not acknowledged by
-    `until` are stopped. `why`: the reason as a sentence for users.
-
-    Does nothing if the job is stopping or has another open operation by now; the next cycle decides again.
-    """
+    """Open an operation by which the workers with the ranks `leaving` leave, with an event; those that have not
+    acknowledged by `until` are stopped. `why`: a sentence for users. Does nothing if the job is no longer running or
+    has another open operation by now."""
     before, job = len(attended.members), attended.job
     try:
         with transaction.atomic():

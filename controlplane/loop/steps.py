@@ -1,7 +1,7 @@
-"""Periodic work that apps declare as `STEPS` in their module `loop_steps`. A step must be short and safe to
-repeat.
+"""Work that apps declare as `STEPS` in their module `loop_steps`, and that the loop runs periodically. A step must be
+short and safe to repeat.
 
-Work that takes more than a second or two belongs in a command; a step may write one.
+Work of more than a second or two belongs in a command; a step may write one.
 """
 
 import logging
@@ -27,7 +27,7 @@ LEASE_PREFIX = "step:"
 
 @dataclass(frozen=True, slots=True)
 class LoopStep:
-    """Work to do about once per period, by the first of several loops that claims it."""
+    """Work to do about every `every_seconds`, by one process at a time. `name`: unique; names the step's lease."""
 
     name: str
     run: Callable[[datetime], object]
@@ -40,18 +40,19 @@ class LoopStep:
 
 @cache
 def declared_steps() -> Sequence[LoopStep]:
-    """Return the steps of all apps."""
+    """Return the steps of all installed apps."""
     return [step for module in app_modules("loop_steps") for step in module.STEPS]
 
 
 class StepRunner:
-    """Runs the due steps. Called by one thread."""
+    """Runs the steps that are due. For use by one thread."""
 
     def __init__(self) -> None:
         self._ran_at = {step.name: time.monotonic() for step in declared_steps()}
 
     def run_due(self, now: datetime) -> None:
-        """Run the steps that are due. A failure is logged, and the step runs again at its next period."""
+        """Run the steps that are due, except those that another process runs or has just run. An exception is logged,
+        and the step runs again after its next period."""
         clock = time.monotonic()
         due = [step for step in declared_steps() if clock - self._ran_at[step.name] >= step.every_seconds]
         self._ran_at |= {step.name: clock for step in due}
@@ -65,7 +66,7 @@ def _completions() -> Rows[Lease]:
 
 
 def _stale(due: Sequence[LoopStep]) -> list[LoopStep]:
-    """Return the steps that no loop has completed within the last half of their period. Creates missing leases."""
+    """Return the steps that no process has completed within the last half of their period. Creates missing leases."""
     if not due:
         return []
     # By the database's clock, as all that is written into leases.
@@ -95,7 +96,7 @@ def _run_claimed(steps: Sequence[LoopStep], now: datetime) -> None:
 
 
 def _is_ours(step: LoopStep, token: str, claimed_at: float) -> bool:
-    """Return whether a claimed lease is still ours. If earlier steps took long, extend it first."""
+    """Return whether this process still has the step's lease. If earlier steps took long, the lease is extended."""
     is_recent = time.monotonic() - claimed_at <= LEASE_SECONDS / 2
     return is_recent or extend(step.lease, token, LEASE_SECONDS)
 

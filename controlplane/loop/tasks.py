@@ -6,5 +6,5 @@ from controlplane.loop.wake import notify_listeners
 
 @app.task
 def wake_loop() -> None:
-    """Request a cycle at once instead of at the next period."""
+    """Request a cycle of the loop in this worker's process, before the next period."""
     notify_listeners()

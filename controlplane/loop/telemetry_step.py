@@ -21,10 +21,11 @@ LIMITED_KINDS = [name for name, kind in KINDS.items() if kind.has_interactive_li
 
 
 def collect_once(now: datetime) -> bool:
-    """Collect from every cluster. Return False if another process holds the lease.
+    """Collect output and device usage from every cluster. Return False, with nothing done, if another process holds
+    the lease.
 
-    Time without measurements never counts as idle: after a gap in collecting, or while a cluster cannot be
-    read, the idle times of its jobs start at zero again.
+    Time without measurements never counts as idle: after a gap in collecting, or while a cluster cannot be read, the
+    idle times of its jobs start at zero again.
     """
     token = claim(COLLECT_LEASE, LEASE_SECONDS)
     if token is None:
@@ -42,7 +43,7 @@ def collect_once(now: datetime) -> bool:
 
 
 def _collect_from(cluster: Cluster, now: datetime) -> bool:
-    """Collect from one cluster; return False if it failed, which is logged and does not stop the others."""
+    """Collect from one cluster. Return False if that failed; the error is logged and does not stop the others."""
     try:
         collect(engine_for(cluster), cluster, context_of(cluster).usage, now)
     except EngineUnreachable:
@@ -55,8 +56,8 @@ def _collect_from(cluster: Cluster, now: datetime) -> bool:
 
 
 def _begin_idleness_anew(looked_at: Collection[int], now: datetime) -> None:
-    """Reset the idle times of jobs on clusters that were not measured: those that failed or that the loop does not
-    serve. `looked_at`: primary keys of measured clusters."""
+    """Set the idle times of running jobs to zero on all clusters except those in `looked_at` (primary keys), which
+    were measured."""
     unseen = Job.objects.filter(state__in=RUNNING_STATES, kind__in=LIMITED_KINDS).exclude(
         project__cluster__in=looked_at
     )

@@ -1,8 +1,7 @@
-"""Request a cycle of the loop soon after a commit. A lost request costs at most one period, never
-correctness.
+"""Request a cycle of the loop soon after a commit. A lost request costs one period at most, never correctness.
 
-In the loop's own process the listener is called directly. Elsewhere a background thread publishes a Celery
-task: so no request waits for Redis, and since its queue has one entry, a burst of commits sends one task.
+In the loop's own process the listener is called directly. Elsewhere a background thread publishes a Celery task: so
+no request waits for Redis and, since the thread's queue has one entry, a burst of commits sends one task.
 """
 
 import logging
@@ -32,29 +31,29 @@ _asked = 0
 
 
 def wake() -> None:
-    """Request a cycle after the current transaction commits."""
+    """Request a cycle after the current transaction commits; at once without a transaction."""
     transaction.on_commit(wake_now, robust=True)
 
 
 def listen(listener: Callable[[], None]) -> None:
-    """Call `listener` on every wake-up in this process."""
+    """Call `listener` at every wake-up in this process, from the thread that requests it."""
     _listeners.append(listener)
 
 
 def stop_listening(listener: Callable[[], None]) -> None:
-    """Undo `listen`."""
+    """Call `listener` no more. Raise ValueError if it was not listening."""
     _listeners.remove(listener)
 
 
 def notify_listeners() -> bool:
-    """Notify the loop of this process. Return False if this process runs no loop."""
+    """Call the listeners of this process. Return False if it has none, because it runs no loop."""
     for listener in _listeners:
         listener()
     return bool(_listeners)
 
 
 def wake_now() -> None:
-    """Request a cycle at once, without waiting for Redis."""
+    """Request a cycle at once, even inside a transaction. Does not wait for Redis."""
     global _asked
     if notify_listeners():
         return
