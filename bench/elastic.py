@@ -248,8 +248,8 @@ class Torchrun:
 
 
 def torchrun(folder: Path) -> Torchrun:
-    """Measure torchrun: 2 -> 4 -> 2 workers, and the loss of one of three, TORCHRUN_ROUNDS times each with new
-    agents. The first agent hosts the rendezvous and always stays."""
+    """Return measurements of torchrun: from 2 to 4 to 2 workers, and the loss of one of three, TORCHRUN_ROUNDS
+    times each with new agents. The first agent hosts the rendezvous and always stays."""
     total = Torchrun(folder)
     for number in range(TORCHRUN_ROUNDS):
         for name, work in (("resize", resize_torchrun), ("kill", kill_torchrun)):

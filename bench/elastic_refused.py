@@ -71,7 +71,8 @@ def main() -> None:
 
 
 def measured(running: servers.ControlPlane) -> Refused:
-    """Run each operation while a job trains on the control plane, and count what is left afterwards."""
+    """Run each operation while a job trains on the control plane. Return what it did to the training and what was
+    left afterwards."""
     found, yard, state = Refused(), Yard(running), running.state_dir
     job = submitted(yard, state, MEMBERS, cold=MEMBERS)
     before = look(running, job)

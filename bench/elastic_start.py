@@ -80,8 +80,8 @@ def control_plane(state_dir: Path) -> Iterator[servers.ControlPlane]:
 
 
 def measured(running: servers.ControlPlane, directory: Path) -> Starts:
-    """Start each kind once in every round, on the control plane or below `directory`. A first job is not counted,
-    since no process has imported torch yet."""
+    """Start each kind once in every round, on the control plane or below `directory`; return the times. A first
+    job is not counted, since no process has imported torch yet."""
     found = Starts()
     for number in range(ROUNDS + 1):
         by_rest = submitted(running, f"rest-{number}", submit_by_rest)

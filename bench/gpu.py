@@ -92,8 +92,8 @@ def measured(name: str, part: Callable[[], list[Row]]) -> list[Row]:
 
 
 def prepared(folder: Path) -> list[Training]:
-    """Generate the data of both programs. An epoch uses each clip LANE_REPEATS times, since generating a clip is
-    slow."""
+    """Generate the data of both programs and return them. An epoch uses each clip LANE_REPEATS times, since
+    generating a clip is slow."""
     lanes, classes = folder / "lanes", folder / "classes"
     settings = {"DATA_DIR": str(lanes), "CLIPS": str(LANES)}
     command = [sys.executable, "-m", "workloads.lane_detection.prepare"]
@@ -180,7 +180,7 @@ def endless(training: Training) -> Training:
 
 
 def first_kernel(running: servers.ControlPlane, name: str) -> Job:
-    """Submit a job `name` of the owner's that runs one kernel on the GPU."""
+    """Submit and return a job `name` of the owner's that runs one kernel on the GPU."""
     return Job(running, OWNER, {"name": name, "image": "python", "args": ["-c", FIRST_KERNEL], "cpus": 1})
 
 
@@ -195,8 +195,8 @@ def progress(text: str) -> list[dict[str, Any]]:
 
 
 def starts(running: servers.ControlPlane, trainings: list[Training], folder: Path) -> list[Row]:
-    """Measure ROUNDS times the time from a job's request, and from the start of a process without the control
-    plane, to the end of the first kernel. `trainings` and `folder` are not used."""
+    """Return a row with the times from a job's request, and from the start of a process without the control
+    plane, to the end of the first kernel, ROUNDS of each. `trainings` and `folder` are not used."""
     samples, floors = [], []
     for number in range(ROUNDS):
         job = first_kernel(running, f"kernel-{number}")
@@ -222,8 +222,8 @@ def speeds(running: servers.ControlPlane, trainings: list[Training], folder: Pat
 
 
 def speed_row(running: servers.ControlPlane, training: Training, folder: Path) -> Row:
-    """Measure the samples per second of a training as a job, without the first two progress lines, beside those
-    of the program alone. Raises RuntimeError if the job fails."""
+    """Return a row with the samples per second of a training as a job, without the first two progress lines,
+    beside those of the program alone. Raises RuntimeError if the job fails."""
     job = submitted(running, OWNER, training.image, training)
     job.wait_for_end()
     if job.state() != "succeeded":
@@ -250,8 +250,8 @@ def rates(text: str) -> list[float]:
 
 
 def reclaimed(running: servers.ControlPlane, training: Training, number: int) -> Reclaim:
-    """Measure one reclaim: a borrower trains, the owner takes the GPU and ends, and the borrower resumes.
-    `number`: makes the jobs' names unique."""
+    """Return the cost of one reclaim: a borrower trains, the owner takes the GPU and ends, and the borrower
+    resumes. `number`: makes the jobs' names unique."""
     borrower = submitted(running, BORROWER, f"borrower-{number}", endless(training))
     borrower.wait_for(lambda text: len(progress(text)) > 3, "the borrower's steps")
     owner = first_kernel(running, f"reclaim-{number}")
@@ -286,7 +286,7 @@ def reclaims(running: servers.ControlPlane, trainings: list[Training], folder: P
 
 
 def readings(running: servers.ControlPlane, trainings: list[Training], folder: Path) -> list[Row]:
-    """Compare the utilisation that the API shows with the driver's, once a second during a training."""
+    """Return a row with the utilisation that the API shows beside the driver's, once a second during a training."""
     job = submitted(running, OWNER, "read", endless(trainings[0]))
     job.wait_for(lambda text: len(progress(text)) > 3, "steps")
     shown, read = [], []

@@ -129,7 +129,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def short(value: float) -> str:
-    """Format a value with three significant digits; whole numbers from 100 on."""
+    """Return a value as text with three significant digits; whole numbers from 100 on."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

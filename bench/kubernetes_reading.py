@@ -47,8 +47,8 @@ SPOKEN = re.compile(r"T (\d+\.\d+)")
 
 
 def job_calls() -> list[Row]:
-    """Count all API calls of the engine for a job on a real node: start, follow the log to its end, stop, forget,
-    remove the working directory."""
+    """Return a row with all API calls of the engine for a job on a real node: start, follow the log to its end,
+    stop, forget, remove the working directory. [] without such a node."""
     work = "API calls of a job over its life, its log streams included"
     try:
         with node_cluster() as kube, tempfile.TemporaryDirectory(prefix="trainyard-bench-") as state:
@@ -106,7 +106,8 @@ def _is_forgotten(engine: KubernetesEngine, name: str) -> bool:
 
 
 def reflector_costs() -> list[Row]:
-    """Measure CPU and memory of a process that follows many pods while hundreds of them change every second."""
+    """Return rows with CPU and memory of a process that follows many pods while hundreds of them change every
+    second."""
     with kube_cluster() as kube:
         api = Api(kube)
         api("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
@@ -124,7 +125,7 @@ def reflector_costs() -> list[Row]:
 
 
 def follow_latencies(directory: Path) -> list[Row]:
-    """Measure the time from a container's output to a page's websocket, on a real node."""
+    """Return a row with the time from a container's output to a page's websocket, on a real node; [] without one."""
     work = "log line, from the container to a websocket, p95"
     try:
         with node_cluster() as kube, servers.control_plane(directory / "logs-state") as running:

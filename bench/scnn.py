@@ -94,7 +94,7 @@ def plain_convolution(ours: Convolution) -> nn.Conv2d:
 
 
 def messages_row(net: SCNN) -> Row:
-    """Measure forward and backward pass of message passing alone, in turn with the peer."""
+    """Return the row of forward and backward pass of message passing alone, measured in turn with the peer."""
     x = torch.randn(PICTURES, NARROWED, FULL.height // 8, FULL.width // 8)
     ours, peer = net.messages, plain(net.messages)
     difference = apart(ours(x).detach(), peer(x).detach())
@@ -105,8 +105,8 @@ def messages_row(net: SCNN) -> Row:
 
 
 def step_row(work: str, size: Size, pictures: int) -> Row:
-    """Measure a whole training step (forward, loss, backward) on a batch of `pictures` images, in turn with the
-    peer."""
+    """Return the row of a whole training step (forward, loss, backward) on a batch of `pictures` images, measured
+    in turn with the peer."""
     torch.manual_seed(0)
     ours = SCNN(size).train()
     peer = PlainSCNN(ours, size).train()

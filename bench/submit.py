@@ -144,7 +144,8 @@ def rows(starts: list[Start], peers: list[Start], absence: str, batches: list[fl
 
 
 def measure(submit: Submit, name: str, stamps: Path) -> Start:
-    """Submit a job that writes the time to the file `name` in `stamps`, and wait for the file."""
+    """Submit a job that writes the time to the file `name` in `stamps`, wait for the file, and return the three
+    times."""
     stamp = stamps / name
     asked = time.time()
     submit(name, f"date +%s.%N > {stamp}.part && mv {stamp}.part {stamp}")

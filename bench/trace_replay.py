@@ -247,8 +247,9 @@ def queued(job: TraceJob, rank: int) -> JobView:
 
 
 def easy(jobs: Iterable[TraceJob], nodes: int, devices: int = 8) -> Outcome:
-    """Replay under EASY backfill on `nodes` nodes of `devices` GPUs: in order of submission, with one reservation
-    for the oldest and backfill that does not delay it, on exact run times; no quotas, so no job is preempted."""
+    """Return the outcome of EASY backfill on `nodes` nodes of `devices` GPUs: in order of submission, with one
+    reservation for the oldest and backfill that does not delay it, on exact run times; no quotas, so no job is
+    preempted."""
     return _Easy(list(jobs), nodes, devices).run()
 
 

@@ -50,7 +50,7 @@ def select(manifest: Manifest, selection: Selection) -> Manifest:
 
 
 def _matcher(patterns: Iterable[bytes]) -> re.Pattern[bytes]:
-    """Compile patterns into one expression; without patterns it matches nothing."""
+    """Return one expression that matches what any of the patterns matches; without patterns it matches nothing."""
     return re.compile(b"|".join(map(_translated, patterns)) or rb"(?!)", re.DOTALL)
 
 

@@ -55,16 +55,16 @@ def check_submission(project: Project, body: Mapping[str, Any]) -> dict[str, Any
 
 
 def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Job:
-    """Store a job in the state `queued`. Raises Invalid with every refused field, Conflict if the project already
-    has an unfinished job of this name or its queue is full; nothing is stored then."""
+    """Store and return a job in the state `queued`. Raises Invalid with every refused field, Conflict if the
+    project already has an unfinished job of this name or its queue is full; nothing is stored then."""
     [job] = _submit(project, [body], _ALONE, actor)
     return job
 
 
 def submit_jobs(project: Project, bodies: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[Job]:
-    """Store jobs from these submissions in their order, all or none. Raises the errors of `submit_job`; their
-    pointers begin with the job's index, such as `/jobs/3/gpus`. The number of SQL statements does not depend on
-    the number of jobs."""
+    """Store jobs from these submissions, all or none, and return them in their order. Raises the errors of
+    `submit_job`; their pointers begin with the job's index, such as `/jobs/3/gpus`. The number of SQL statements
+    does not depend on the number of jobs."""
     return _submit(project, bodies, "/jobs/{}", actor)
 
 
@@ -158,7 +158,8 @@ def suspend_job(job: Job, *, actor: Actor, grace_seconds: int = SUSPEND_GRACE_SE
 
 
 def resume_job(job: Job, *, actor: Actor) -> Job:
-    """Queue a suspended job again with its original queue rank. Raises Conflict if it is not suspended."""
+    """Queue a suspended job again with its original queue rank, and return it. Raises Conflict if it is not
+    suspended."""
     with transaction.atomic():
         fields = {"reason": "just_submitted", "message": "", "queued_at": timezone.now()}
         if not move(job, (lifecycle.SUSPENDED,), lifecycle.QUEUED, **fields):
@@ -183,8 +184,8 @@ def delete_job(job: Job, *, actor: Actor) -> None:
 
 
 def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
-    """Write the job's new `changes`: its `priority`, `labels` or both, already validated by the caller. Also
-    writes an audit row and an event."""
+    """Write the job's new `changes`: its `priority`, `labels` or both, already validated by the caller. Return
+    the job. Also writes an audit row and an event."""
     with transaction.atomic():
         _lock(job)
         before = {name: getattr(job, name) for name in changes}
@@ -214,7 +215,7 @@ def record_command(job: Job, rank: int, command: Sequence[str], *, actor: Actor)
 
 def _begin_stop(job: Job, target: Target, actor: Actor) -> Job:
     """Request a transition (see jobs.transitions.request_transition) and write its audit row and event; write
-    nothing if the job does not move."""
+    nothing if the job does not move. Return the job."""
     with transaction.atomic():
         event = request_transition(job, target, actor)
         if event is None:

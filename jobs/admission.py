@@ -87,8 +87,8 @@ _queued: _Cache[int] = _Cache(QUEUE_SECONDS)
 
 
 def too_large(project: Project, specs: Specs) -> Refusals:
-    """Refuse requests that exceed the largest node or GPU of the cluster; the message gives the largest value
-    that fits. Refuses nothing on a cluster whose nodes are not known yet."""
+    """Return refusals of requests that exceed the largest node or GPU of the cluster, each with the largest value
+    that fits; [] on a cluster whose nodes are not known yet."""
     key = project.cluster_id, project.cluster.created_at
     seen = _largest.get(key)
     if seen is not None and not seen.refusals(specs):
@@ -102,9 +102,9 @@ def too_large(project: Project, specs: Specs) -> Refusals:
 
 
 def images_unknown(project: Project, specs: Specs) -> Refusals:
-    """Refuse images without a command that the catalogue does not have. Accepts all on clusters that run
-    containers, and jobs without an image, which are checked at their start: the project may have moved to another
-    cluster by then."""
+    """Return refusals of images without a command that the catalogue does not have. There are none on clusters
+    that run containers, and for jobs without an image, which are checked at their start: the project may have
+    moved to another cluster by then."""
     named = {place: spec for place, spec in specs.items() if spec["image"] and not spec["command"]}
     if not named or engine_kind(project.cluster.engine).runs_containers:
         return []
@@ -119,8 +119,8 @@ def images_unknown(project: Project, specs: Specs) -> Refusals:
 
 
 def code_unknown(project: Project, specs: Specs) -> Refusals:
-    """Refuse code trees that the project does not have, and all code on clusters whose pods cannot receive
-    it. Replaces each spec's `code` by the stored description of its tree."""
+    """Return refusals of code trees that the project does not have, and of all code on clusters whose pods cannot
+    receive it. Replaces each spec's `code` by the stored description of its tree."""
     refused: Refusals = []
     for place, spec in specs.items():
         if spec["code"] is None:
@@ -141,9 +141,9 @@ def code_unknown(project: Project, specs: Specs) -> Refusals:
 
 
 def datasets_unknown(project: Project, specs: Specs) -> Refusals:
-    """Refuse datasets that the project's jobs may not mount, versions that do not exist, and all datasets on
-    clusters whose pods cannot receive them. Replaces each spec's `version` (a tag or `latest`) by the number
-    it has now."""
+    """Return refusals of datasets that the project's jobs may not mount, of versions that do not exist, and of
+    all datasets on clusters whose pods cannot receive them. Replaces each spec's `version` (a tag or `latest`) by
+    the number it has now."""
     mounts = [
         (place, index, each) for place, spec in specs.items() for index, each in enumerate(spec["datasets"])
     ]
@@ -168,7 +168,7 @@ def _asked(mount: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def paths_not_allowed(specs: Specs) -> Refusals:
-    """Refuse host paths that an admin has not listed. Paths below a listed one are refused too: jobs can write
+    """Return refusals of host paths that an admin has not listed, and of those below a listed one: jobs can write
     there, and a symbolic link created by a job could lead anywhere on the node."""
     allowed = [normal_path(path) for path in settings.HOST_PATHS]
     known = (
@@ -190,8 +190,8 @@ def paths_not_allowed(specs: Specs) -> Refusals:
 
 
 def volumes_refused(project: Project, specs: Specs) -> Refusals:
-    """Refuse volumes that the project does not have, unknown storage classes, and volumes on clusters without
-    them."""
+    """Return refusals of volumes that the project does not have, of unknown storage classes, and of volumes on
+    clusters without them."""
     known = known_volumes(project, list(specs.values()))
     return [
         (place, FieldError(*refused))
@@ -201,8 +201,8 @@ def volumes_refused(project: Project, specs: Specs) -> Refusals:
 
 
 def artifacts_refused(project: Project, specs: Specs) -> Refusals:
-    """Refuse artifacts on clusters that cannot collect them, and two artifacts of one job with the same
-    name."""
+    """Return refusals of artifacts on clusters that cannot collect them, and of two artifacts of one job with the
+    same name."""
     return [
         (place, FieldError(*refused))
         for place, spec in specs.items()
@@ -211,7 +211,7 @@ def artifacts_refused(project: Project, specs: Specs) -> Refusals:
 
 
 def names_twice(specs: Specs) -> Refusals:
-    """Refuse a name that another job of the same submission already has."""
+    """Return refusals of names that another job of the same submission already has."""
     first: dict[str, int] = {}
     return [
         (
@@ -227,7 +227,7 @@ def names_twice(specs: Specs) -> Refusals:
 
 
 def names_in_use(project: Project, specs: Specs) -> Refusals:
-    """Refuse names that unfinished jobs of the project have."""
+    """Return refusals of names that unfinished jobs of the project have."""
     names = [spec["name"] for spec in specs.values()]
     used = set(_unfinished(project).filter(name__in=names).values_list("name", flat=True))
     words = f"is an unfinished job of {project.name}; choose another name."

@@ -40,8 +40,8 @@ _SHARE_COLUMNS = (
 
 
 def nodes_with_devices(nodes: QuerySet[Node], sees: Sees) -> list[Row]:
-    """Return nodes in the queryset's order, each with the key `devices`; three queries for any number of
-    nodes."""
+    """Return nodes in the queryset's order, each with the key `devices`; three queries for any number of nodes.
+    `sees`: the projects whose jobs may be named, None for all."""
     rows = list(nodes.values(*_NODE_COLUMNS))
     devices = _devices_of({row["id"] for row in rows}, sees)
     return [_node(row, devices[row["id"]]) for row in rows]

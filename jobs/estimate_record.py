@@ -41,8 +41,8 @@ def record_estimate(job: Job, found: StartRange | None) -> None:
 
 
 def estimate_counts(since: datetime) -> EstimateCounts:
-    """Count the estimates stored since `since` by their result (see EstimateCounts). Leaves out those without a
-    result yet."""
+    """Return the numbers of estimates stored since `since`, by their result (see EstimateCounts). Leaves out
+    those without a result yet."""
     starts = Attempt.objects.filter(job=OuterRef("job"), number=OuterRef("attempt") + 1)
     shown = StartEstimate.objects.filter(shown_at__gte=since)
     is_overdue = Q(started=None, latest__lt=timezone.now(), job__state=QUEUED)

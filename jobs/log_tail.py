@@ -109,7 +109,7 @@ def gap_record(gap: LogGap) -> dict[str, Any]:
 
 
 def moment(time_ms: int) -> datetime:
-    """Convert milliseconds since 1970 to a time."""
+    """Return the time that is `time_ms` milliseconds after the beginning of 1970 (UTC)."""
     return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 

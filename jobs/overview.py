@@ -147,7 +147,8 @@ def totals(devices: DeviceSums, nodes: NodeCounts, jobs: Sequence[JobGroup]) -> 
 
 
 def idle_jobs(sees: Sees, most: int) -> list[str]:
-    """Return the names of at most `most` jobs, of projects in `sees`, that hold a device at 0 % utilisation, sorted."""
+    """Return the names of at most `most` jobs, of projects in `sees` (None: all), that hold a device at 0 %
+    utilisation, sorted."""
     idle = Allocation.objects.filter(released_at=None, device__utilization=0.0)
     if sees is not None:
         idle = idle.filter(pod__job__project__name__in=sees)
@@ -156,8 +157,8 @@ def idle_jobs(sees: Sees, most: int) -> list[str]:
 
 
 def running_rows(sees: Sees, most: int) -> list[Row]:
-    """Return at most `most` active jobs of projects in `sees`: starting ones first, then the latest started. Two
-    queries."""
+    """Return at most `most` active jobs of projects in `sees` (None: all): starting ones first, then the latest
+    started. Two queries."""
     jobs = _visible(Job.objects.filter(state__in=ACTIVE_STATES), sees)
     rows = list(
         _columns(jobs.order_by(F("started_at").desc(nulls_first=True), "name")[:most], _RUNNING_COLUMNS)
@@ -167,8 +168,8 @@ def running_rows(sees: Sees, most: int) -> list[Row]:
 
 
 def queued_rows(sees: Sees, most: int, *, newest_first: bool = False) -> list[Row]:
-    """Return at most `most` queued jobs of projects in `sees`, in queue order, or the latest submitted first if
-    `newest_first`."""
+    """Return at most `most` queued jobs of projects in `sees` (None: all), in queue order, or the latest
+    submitted first if `newest_first`."""
     jobs = _visible(Job.objects.filter(state=QUEUED), sees)
     order = ("-submit_rank",) if newest_first else (F("queue_position").asc(nulls_last=True), "submit_rank")
     return [_queued(row, sees) for row in _columns(jobs.order_by(*order)[:most], _QUEUED_COLUMNS)]

@@ -33,8 +33,8 @@ class Overview(Reading):
     """The overview without its job lists, which depend on the reader."""
 
     def seen_by(self, sees: Sees) -> State:
-        """Return the overview for a reader of these projects. Omits other projects' jobs; for a device held
-        by such a job it shows the project, since GPUs are shared. Three queries."""
+        """Return the overview for a reader of the projects `sees` (None: all). Omits other projects' jobs; for a
+        device held by such a job it shows the project, since GPUs are shared. Three queries."""
         return self.state | {
             "running": {row["id"]: row for row in running_rows(sees, ROWS_MOST)},
             "queued": {row["id"]: row for row in queued_rows(sees, ROWS_MOST)},

@@ -267,8 +267,8 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = O
 
 
 def reason_of(row: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
-    """Return {"code", "message", "details"} from a job's columns, for a reader of its project who may also
-    see the jobs of `sees`. Every recorded reason that users see goes through this function."""
+    """Return {"code", "message", "details"} from a job's columns, for a reader of its project who may also see
+    the jobs of the projects `sees` (None: all). Every recorded reason that users see goes through this function."""
     allowed = None if sees is None else sees | {row["project_name"]}
     code, details = row["reason"], row["details"]
     shown = in_gpus(seen_by(details, allowed))
@@ -285,8 +285,8 @@ def reason_of(row: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
 
 
 def _with_checkpoint(reason: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Append to a suspended job's message the checkpoint from which it continues. Computed at read time,
-    because its last log lines may be read after the suspension."""
+    """Return the reason with the checkpoint from which a suspended job continues appended to its message.
+    Computed at read time, because its last log lines may be read after the suspension."""
     if row["state"] != SUSPENDED or not row["attempt"]:
         return reason
     return reason | {"message": f"{reason['message']} {checkpoint_text(row['progress'])}"}
@@ -301,7 +301,7 @@ def checkpoint_text(progress: Mapping[str, Any]) -> str:
 
 
 def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the milli-GPUs in `numbers` to GPUs: `free_milli_gpus: 500` becomes `free_gpus: 0.5`."""
+    """Return the numbers with milli-GPUs converted to GPUs: `free_milli_gpus: 500` becomes `free_gpus: 0.5`."""
     shown = dict(numbers)
     for key in [key for key in shown if key.endswith("milli_gpus")]:
         value = shown.pop(key)

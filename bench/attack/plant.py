@@ -88,8 +88,8 @@ def plant(directory: Path, clones: int) -> Iterator[Plant]:
 
 
 def attack(made: Plant, name: str, seconds: float) -> "subprocess.Popen[bytes]":
-    """Start the attack `name` for `seconds` on an instance and wait until it has begun. It runs at a lower
-    priority than the instance, because real attackers use machines of their own."""
+    """Start the attack `name` for `seconds` on an instance, wait until it has begun, and return its process. It
+    runs at a lower priority than the instance, because real attackers use machines of their own."""
     arguments = [name, orjson.dumps(asdict(made.target)).decode(), str(seconds)]
     command = ["nice", "-n", "10", sys.executable, "-m", "bench.attack.attacks", *arguments]
     attacking = subprocess.Popen(command, stdout=subprocess.PIPE)

@@ -122,7 +122,7 @@ def _call(module: ModuleType, command: registry.Command, args: object) -> int:
 
 
 def split_leading(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Split a command line into the options before the command (as in `yard -p team-a list jobs`) and the rest."""
+    """Return a command line as the options before the command (as in `yard -p team-a list jobs`) and the rest."""
     position = 0
     while position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
         position += 2 if argv[position] in _LEADING_WITH_VALUE else 1

@@ -146,7 +146,8 @@ def _is_lone_name(words: list[str]) -> bool:
 
 
 def _name_first(arguments: list[str]) -> list[str]:
-    """Move the value of `--name N` or `--name=N` to the front, where `yard`'s commands expect the name."""
+    """Return the arguments with the value of `--name N` or `--name=N` moved to the front, where `yard`'s commands
+    expect the name."""
     for position, word in enumerate(arguments):
         if word == "--name" and position + 1 < len(arguments):
             return [arguments[position + 1], *arguments[:position], *arguments[position + 2 :]]

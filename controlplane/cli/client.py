@@ -224,8 +224,8 @@ class Client:
     def _exchange_again(
         self, method: str, target: str, payload: Payload, headers: dict[str, str]
     ) -> Response:
-        """Send one request; repeat it once if the connection broke, because servers close idle ones. Raise CliError
-        if the server cannot be reached."""
+        """Send one request and return its response; repeat it once if the connection broke, because servers close
+        idle ones. Raise CliError if the server cannot be reached."""
         try:
             return self._exchange(method, target, payload, headers)
         # Servers close persistent connections at any time; a write's key makes repeating it safe.

@@ -285,7 +285,7 @@ def make_directories(root: bytes, directories: Iterable[bytes]) -> None:
 
 
 def _batches(manifest: Manifest, places: list[int]) -> Iterator[list[int]]:
-    """Divide the files `places` (indexes in the manifest) into batches, each fetched by one request: consecutive
+    """Yield the files `places` (indexes in the manifest) in batches, each fetched by one request: consecutive
     files, or one large file."""
     batch: list[int] = []
     size = 0

@@ -53,8 +53,8 @@ def values(path: str, document: Any) -> list[Any]:
 
 
 def _tokens(template: str) -> Iterator[tuple[bool, str]]:
-    """Divide the template into (whether the part was in braces, its text). Raise CliError (2) for an unmatched
-    brace."""
+    """Yield the parts of the template as (whether the part was in braces, its text). Raise CliError (2) for an
+    unmatched brace."""
     end = 0
     for match in _BRACES.finditer(template):
         yield False, template[end : match.start()]

@@ -157,9 +157,9 @@ class WebSocket:
 
 
 def connect(url: str, path: str, headers: dict[str, str], timeout: float = 10.0) -> WebSocket:
-    """Open a websocket to `path` on the server at `url`. `headers`: of the request; `timeout`: seconds for the
-    handshake, not for later reads. Raise ApiError if the server refuses, CliError if it cannot be reached or does not
-    support websockets."""
+    """Return an open websocket to `path` on the server at `url`. `headers`: of the request; `timeout`: seconds
+    for the handshake, not for later reads. Raise ApiError if the server refuses, CliError if it cannot be reached
+    or does not support websockets."""
     parts = urlsplit(url)
     key = base64.b64encode(os.urandom(16)).decode()
     try:

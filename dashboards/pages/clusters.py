@@ -186,8 +186,8 @@ def _upload(request: HttpRequest, kind: EngineKind, name: str) -> str:
 
 
 def _settings(request: HttpRequest) -> dict[str, Any]:
-    """Parse the entered settings, one NAME=VALUE per line; a value that is valid JSON is decoded, any other is text.
-    Raises Invalid for a line without "="."""
+    """Return the entered settings, one NAME=VALUE per line; a value that is valid JSON is decoded, any other is
+    text. Raises Invalid for a line without "="."""
     settings: dict[str, Any] = {}
     for line in request.POST.get("settings", "").splitlines():
         name, equals, value = (part.strip() for part in line.partition("="))

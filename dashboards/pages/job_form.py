@@ -85,8 +85,8 @@ def parse_text(field: Field, text: str) -> Any:
 
 
 def _piece(field: Field, text: str, line: int = 0) -> Any:
-    """Parse a part of a field's text: the line with the number `line`, or for 0 a word or the whole text. Blanks
-    around the "=" of a line are dropped. Raises Unreadable if it cannot be parsed."""
+    """Return the value of a part of a field's text: the line with the number `line`, or for 0 a word or the whole
+    text. Blanks around the "=" of a line are dropped. Raises Unreadable if it cannot be parsed."""
     written = "=".join(part.strip() for part in text.strip().split("=", 1)) if line else text
     try:
         return field.value.parse(written)
@@ -202,7 +202,8 @@ def _submit(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
     """Parse and check a form's texts (`raw`, by field): access to the project, single fields, and the whole
-    submission. For an actor who may not submit to any project, nothing is parsed. Writes nothing."""
+    submission. Return the result. For an actor who may not submit to any project, nothing is parsed. Writes
+    nothing."""
     try:
         project = project_for(actor, raw.get("project", "")[:SHORT], needed=Role.MEMBER)
     except (NotVisible, Forbidden) as refusal:

@@ -301,7 +301,8 @@ def _fingerprint(form: ProjectForm) -> str:
 
 
 def _is_as_seen(request: HttpRequest, form: ProjectForm) -> bool:
-    """Return whether the project still has the values that the form showed, so that no change in between is lost."""
+    """Return whether the project still has the values that the form showed, so that no change in between is lost;
+    True for a form without the field `seen`."""
     return request.POST.get("seen", "") in ("", _fingerprint(form))
 
 

@@ -110,8 +110,8 @@ def jobs_selected(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def select(actor: Actor, verb: Verb, ids: Sequence[uuid.UUID]) -> Selection:
-    """Split the jobs with these ids into those that the verb changes, those that it skips, and the number of
-    those that the actor cannot see."""
+    """Return the jobs with these ids that the verb changes, those that it skips with the reason, and the number
+    of those that the actor cannot see."""
     jobs = list(
         visible_jobs(actor).filter(pk__in=ids).select_related("project", "user").order_by("submit_rank")
     )

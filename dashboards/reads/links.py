@@ -83,8 +83,8 @@ def _summary(rates: dict[tuple[str, str], float]) -> str:
 
 
 def _pair(line: str) -> tuple[tuple[str, str], float] | None:
-    """Parse a line as (nodes, GB/s); None for any other line. Validates everything, since a user's program
-    printed it."""
+    """Return a line's nodes and rate as (nodes, GB/s); None for any other line. Validates everything, since a
+    user's program printed it."""
     if not line.startswith('{"allreduce_pair"'):
         return None
     try:

@@ -76,8 +76,8 @@ def overview_page(sees: Sees) -> Row:
 
 
 def read_facts(sees: Sees, shares: Mapping[str, Row]) -> Facts:
-    """Read the numbers behind the figures in six queries. `shares`: the projects as
-    `jobs.overview.project_shares` returns them."""
+    """Return the numbers behind the figures for a reader of the projects `sees` (None: all), in six queries.
+    `shares`: the projects as `jobs.overview.project_shares` returns them."""
     devices = queries.device_sums()
     return Facts(
         devices=devices,
@@ -175,8 +175,8 @@ def _lists(facts: Facts) -> Row:
 
 
 def _queue(sees: Sees, count: int) -> tuple[list[Row], list[Row]]:
-    """Return the first queued jobs and, for a queue of more than are shown (`count`: its length), the latest
-    submitted ones, in order of submission."""
+    """Return the first queued jobs of the projects `sees` (None: all) and, for a queue of more than are shown
+    (`count`: its length), the latest submitted ones, in order of submission."""
     if count <= ROWS:
         return queries.queued_rows(sees, ROWS) if count else [], []
     first = queries.queued_rows(sees, ROWS - NEWEST)

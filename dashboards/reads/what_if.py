@@ -19,7 +19,8 @@ SHOWN = 8
 
 def what_if(project: Project, changes: Mapping[str, Any], sees: Sees, *, is_week: bool = False) -> Row:
     """Return {"summary", "rows", "lists", "followed_seconds", "record"} for the project with the new values of
-    `changes`, or {"problem"} if they cannot be simulated; takes seconds. `is_week`: replay last week's submissions."""
+    `changes`, or {"problem"} if they cannot be simulated; takes seconds. `sees`: the projects whose jobs may be
+    named, None for all. `is_week`: replay last week's submissions."""
     ask = week_what_if if is_week else share_what_if
     try:
         found = ask(project, changes, sees=sees)

@@ -85,10 +85,10 @@ def _check_kind(cluster: Cluster, values: Mapping[str, Any]) -> None:
 
 
 def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
-    """Change the size limit, the age limit or the nodes of a location. `changes`: validated values by field. Running
-    jobs continue to read from their location. The projects' volumes at the location get the new age limit, but keep
-    their size, which is that of their claims. Raises Invalid if nodes are set for the default location or a volume,
-    or if another location is left without nodes."""
+    """Change the size limit, the age limit or the nodes of a location, and return it. `changes`: validated values
+    by field. Running jobs continue to read from their location. The projects' volumes at the location get the new
+    age limit, but keep their size, which is that of their claims. Raises Invalid if nodes are set for the default
+    location or a volume, or if another location is left without nodes."""
     has_own_nodes = not location.is_default and location.project_id is None
     if not has_own_nodes and (changes.get("node_pools") or changes.get("node_labels")):
         words = f"{location.name} serves all nodes that no other location serves; create another one for some of them."

@@ -94,7 +94,7 @@ def cache_version(version: DatasetVersion, location: CacheLocation, *, actor: Ac
 
 
 def pin_cache(cache: Cache, is_pinned: bool, *, actor: Actor) -> Cache:
-    """Protect a cache from removal by age or for space if `is_pinned`, else end the protection."""
+    """Protect a cache from removal by age or for space if `is_pinned`, else end the protection. Return the cache."""
     kind = "cache.pinned" if is_pinned else "cache.unpinned"
     with transaction.atomic():
         reread(cache, lock=True)
@@ -107,8 +107,8 @@ def pin_cache(cache: Cache, is_pinned: bool, *, actor: Actor) -> Cache:
 
 
 def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
-    """Start to remove a cache, or cancel its fill; does nothing if it is being removed. Raises Conflict while an
-    unfinished job needs it."""
+    """Start to remove a cache, or cancel its fill, and return it; does nothing if it is being removed. Raises
+    Conflict while an unfinished job needs it."""
     with transaction.atomic():
         if not evict([cache.pk]):
             reread(cache)

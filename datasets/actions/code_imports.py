@@ -53,9 +53,9 @@ class Imported:
 
 
 def request_import(project: Project, url: str, ref: str, *, actor: Actor) -> CodeImport:
-    """Queue the import of the commit that `ref` names in a repository, for a worker. Raises Invalid for a URL
-    that no admin has allowed and for a malformed ref, Conflict while PENDING_MOST imports of the project are
-    unfinished."""
+    """Queue and return an import of the commit that `ref` names in a repository, for a worker. Raises Invalid for
+    a URL that no admin has allowed and for a malformed ref, Conflict while PENDING_MOST imports of the project
+    are unfinished."""
     if not is_allowed(url, settings.GIT_SOURCES):
         detail = (
             "No admin allowed this repository: TRAINYARD_GIT_SOURCES lists what the control plane may fetch."
@@ -77,9 +77,9 @@ def request_import(project: Project, url: str, ref: str, *, actor: Actor) -> Cod
 
 
 def fetch_code(row: CodeImport, check: Callable[[], None]) -> Imported:
-    """Fetch the commit, store its files as code of the project and create the row of the tree. Safe to repeat.
-    `check` is called regularly; its exceptions end the work. Raises GitRefused if the commit cannot be fetched,
-    TreeRefused or Invalid if its tree is not accepted."""
+    """Fetch the commit, store its files as code of the project, create the row of the tree and return its digest
+    and commit. Safe to repeat. `check` is called regularly; its exceptions end the work. Raises GitRefused if the
+    commit cannot be fetched, TreeRefused or Invalid if its tree is not accepted."""
     environment = {name: os.environ[name] for name in PASSED if name in os.environ}
     work = settings.STATE_DIR / FOLDER
     work.mkdir(mode=0o700, parents=True, exist_ok=True)

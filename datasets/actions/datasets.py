@@ -33,7 +33,8 @@ def create_dataset(project: Project, fields: Mapping[str, Any], *, actor: Actor)
 
 
 def edit_dataset(dataset: Dataset, changes: Mapping[str, Any], *, actor: Actor) -> Dataset:
-    """Change a dataset's description, or whether every user may read it. `changes`: validated values by field."""
+    """Change a dataset's description, or whether every user may read it, and return it. `changes`: validated
+    values by field."""
     with transaction.atomic():
         reread(dataset, lock=True)
         before = write_fields(dataset, changes)

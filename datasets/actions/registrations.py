@@ -26,8 +26,9 @@ def allowed_sources() -> dict[str, bool]:
 
 
 def register_directory(dataset: Dataset, path: str, note: str, *, actor: Actor) -> DatasetRegistration:
-    """Request a version of a directory, which a worker creates; `note` becomes its message. Raises Invalid for a
-    directory that no admin has allowed, and Conflict while another registration of the dataset is unfinished."""
+    """Return a new request for a version of a directory, which a worker creates; `note` becomes the version's
+    message. Raises Invalid for a directory that no admin has allowed, and Conflict while another registration of
+    the dataset is unfinished."""
     path = path.rstrip("/")
     if path not in allowed_sources():
         known = ", ".join(allowed_sources()) or "none"

@@ -137,9 +137,9 @@ def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:
 
 
 def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
-    """Change the size of a volume to `size_bytes`; if its storage must apply the size, queue that. Raises
-    Conflict if the volume is not ready or its size is being changed, for a size below its content, and for a
-    smaller one if the storage cannot shrink volumes."""
+    """Change the size of a volume to `size_bytes` and return it; if its storage must apply the size, queue that.
+    Raises Conflict if the volume is not ready or its size is being changed, for a size below its content, and for
+    a smaller one if the storage cannot shrink volumes."""
     with transaction.atomic():
         _lock_ready(volume)
         if volume.used_bytes is not None and size_bytes < volume.used_bytes:
@@ -154,7 +154,8 @@ def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
 
 def _resize_at_storage(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
     """Queue the resize of the volume to `size_bytes`; its row gets the new size when the storage has applied it.
-    Raises Conflict for a claim that would become smaller, and while another change of size or tier is unfinished."""
+    Return the volume. Raises Conflict for a claim that would become smaller, and while another change of size or
+    tier is unfinished."""
     if claims_volumes(volume.project) and size_bytes < volume.size_bytes:
         detail = (
             f"{volume.name} has {binary_bytes(volume.size_bytes)}; Kubernetes cannot make a volume smaller."
@@ -199,8 +200,8 @@ def volume_not_changed(volume_id: str, kind: str, message: str) -> None:
 
 
 def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume:
-    """Set whether one job or several may mount the volume at once. Raises Conflict if the volume is not ready,
-    for another mode of a volume on Kubernetes, and for one job while several mount it."""
+    """Set whether one job or several may mount the volume at once, and return it. Raises Conflict if the volume
+    is not ready, for another mode of a volume on Kubernetes, and for one job while several mount it."""
     with transaction.atomic():
         _lock_ready(volume)
         if claims_volumes(volume.project) and access_mode != volume.access_mode:
@@ -217,8 +218,8 @@ def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume
 
 
 def set_service_tier(volume: Volume, tier: str, *, actor: Actor) -> Volume:
-    """Change the service tier of a volume; mounts are not interrupted. Raises Invalid for a tier that its storage
-    class does not have, Conflict if the volume is not ready or is being changed."""
+    """Change the service tier of a volume and return it; mounts are not interrupted. Raises Invalid for a tier
+    that its storage class does not have, Conflict if the volume is not ready or is being changed."""
     is_claim = claims_volumes(volume.project)
     tiers = {} if is_claim else storage_class_named(volume.storage_class).service_tiers
     if tier not in tiers:
@@ -232,8 +233,8 @@ def set_service_tier(volume: Volume, tier: str, *, actor: Actor) -> Volume:
 
 
 def edit_volume(volume: Volume, changes: Mapping[str, Any], *, actor: Actor) -> Volume:
-    """Change the snapshot schedule and retention rules (validated values). Raises Invalid for a schedule
-    without a rule that removes its snapshots."""
+    """Change the snapshot schedule and retention rules (validated values) of a volume and return it. Raises
+    Invalid for a schedule without a rule that removes its snapshots."""
     with transaction.atomic():
         reread(volume, lock=True)
         after = {name: changes.get(name, getattr(volume, name)) for name in (*KEEP_RULES, "snapshot_minutes")}

@@ -23,7 +23,7 @@ BODY_MOST_BYTES = 16 << 20
 
 
 def _pattern(value: Any) -> str:
-    """Read a pattern. Raises Refused for an empty one, which would match every name."""
+    """Return the value as a pattern. Raises Refused for an empty one, which would match every name."""
     found: str = fields.text(PATTERN_MOST_BYTES)(value)
     if not found.strip():
         raise fields.Refused("empty_pattern", "A pattern cannot be empty; leave it out.")

@@ -107,8 +107,8 @@ class Reader:
         return digest, len(target), status.st_mtime_ns
 
     def _unchanged_file(self, path: bytes, size: int, mtime_ns: int) -> Read:
-        """Read a file, expecting the size and mtime that the walk found. This saves one `fstat` per file. Raises
-        FileChanged if either differs now."""
+        """Return a file's digest, size and time, expecting the size and mtime that the walk found. This saves one
+        `fstat` per file. Raises FileChanged if either differs now."""
         descriptor = os.open(path, _OPEN_FLAGS)
         try:
             data = _whole(descriptor, size)

@@ -15,7 +15,7 @@ ARTIFACT = "artifact"  # subject of commands
 
 
 def artifact_rows(rows: QuerySet[Artifact]) -> list[Artifact]:
-    """Run the query, with the relations that `artifact_shapes` needs."""
+    """Return the rows of the query with the relations that `artifact_shapes` needs."""
     return list(rows.select_related("project", "job"))
 
 

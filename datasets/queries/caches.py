@@ -132,7 +132,7 @@ def jobs_with(dataset: Dataset, project_ids: Sequence[int] | None) -> QuerySet[D
 
 
 def cache_rows(rows: QuerySet[Cache]) -> list[Cache]:
-    """Run the query, with the relations that `cache_shapes` needs."""
+    """Return the rows of the query with the relations that `cache_shapes` needs."""
     return list(rows.select_related("version__dataset__project", "location"))
 
 
@@ -186,7 +186,7 @@ def is_at(names: Sequence[str]) -> Q:
 
 
 def location_rows(rows: QuerySet[CacheLocation]) -> list[CacheLocation]:
-    """Run the query, with the relations that `location_shapes` needs."""
+    """Return the rows of the query with the relations that `location_shapes` needs."""
     return list(with_relations(rows))
 
 

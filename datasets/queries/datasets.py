@@ -41,7 +41,7 @@ def find_dataset(project: Project, name: str) -> Dataset | None:
 
 
 def dataset_rows(rows: QuerySet[Dataset]) -> list[Dataset]:
-    """Run the query, with the relations that `dataset_shapes` needs."""
+    """Return the rows of the query with the relations that `dataset_shapes` needs."""
     return list(rows.select_related("project"))
 
 
@@ -58,7 +58,7 @@ def dataset_shape(dataset: Dataset) -> dict[str, Any]:
 
 
 def version_rows(rows: QuerySet[DatasetVersion]) -> list[DatasetVersion]:
-    """Run the query, with the relations that `version_shapes` needs."""
+    """Return the rows of the query with the relations that `version_shapes` needs."""
     return list(rows.select_related("dataset__project", "parent"))
 
 

@@ -243,7 +243,7 @@ def _holders(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
 
 
 def volume_rows(rows: QuerySet[Volume]) -> list[Volume]:
-    """Run the query, with the relations that `volume_shapes` needs."""
+    """Return the rows of the query with the relations that `volume_shapes` needs."""
     return list(rows.select_related("project__cluster"))
 
 
@@ -349,7 +349,7 @@ def _use_shape(use: VolumeUse) -> dict[str, Any]:
 
 
 def snapshot_rows(rows: QuerySet[Snapshot]) -> list[Snapshot]:
-    """Run the query, with the relations that `snapshot_shapes` needs."""
+    """Return the rows of the query with the relations that `snapshot_shapes` needs."""
     return list(rows.select_related("project"))
 
 

@@ -121,9 +121,9 @@ class AnfVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = silent,
     ) -> Taken:
-        """Take a snapshot, unless it exists; `before` is not used, since Azure shares unchanged blocks itself.
-        Raises ContentMissing if there is no such volume, Blocked if the storage system refuses, and what `budget`
-        raises."""
+        """Take a snapshot, unless it exists, and return it. `before` is not used, since Azure shares unchanged
+        blocks itself. Raises ContentMissing if there is no such volume, Blocked if the storage system refuses,
+        and what `budget` raises."""
         found = self._source(volume)
         self._snapshot(object_name(snapshot), found, budget)
         # Azure does not report a snapshot's size.

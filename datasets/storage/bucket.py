@@ -235,8 +235,8 @@ _REFUSED = frozenset(("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMat
 
 
 def _neighbours(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Split ranges (start, length) at gaps that are too large to read. The client could do this too, but it
-    panics for a truncated object."""
+    """Yield the ranges (start, length) in groups, split at gaps that are too large to read. The client could do
+    this too, but it panics for a truncated object."""
     group: list[tuple[int, int]] = []
     for one in ranges:
         if group and one[0] - sum(group[-1]) > _GAP_BYTES:

@@ -142,9 +142,9 @@ class CsiVolumes:
         budget: Budget = UNLIMITED,
         report: Report = silent,
     ) -> Taken:
-        """Take a snapshot, unless it exists, and wait until it is ready to use. `before` is not used. Raises
-        ContentMissing if there is no such volume, Blocked with the driver's message if it fails or exceeds the
-        time limit, and what `budget` raises."""
+        """Take a snapshot, unless it exists, wait until it is ready to use, and return it. `before` is not used.
+        Raises ContentMissing if there is no such volume, Blocked with the driver's message if it fails or exceeds
+        the time limit, and what `budget` raises."""
         claim = self._get(f"{self._claims}/{claim_name(volume)}", "The volume")
         body = {
             "apiVersion": f"{GROUP}/v1",

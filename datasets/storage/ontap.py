@@ -114,9 +114,9 @@ class OntapVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = silent,
     ) -> Taken:
-        """Take a snapshot, unless it exists; `before` is not used, since ONTAP shares unchanged blocks itself.
-        Raises ContentMissing if there is no such volume, Blocked if the storage system refuses, and what `budget`
-        raises."""
+        """Take a snapshot, unless it exists, and return it. `before` is not used, since ONTAP shares unchanged
+        blocks itself. Raises ContentMissing if there is no such volume, Blocked if the storage system refuses,
+        and what `budget` raises."""
         made = self._snapshot(snapshot_name(snapshot), self._source(volume), budget)
         return Taken(None, int(made.get("size") or 0), None)
 

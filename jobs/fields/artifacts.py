@@ -16,8 +16,8 @@ _name = fields.dns_label(63)
 
 
 def artifact(value: Any) -> dict[str, str]:
-    """Read {"path": "out", "name": "model", "when": "success"}. `name` defaults to the path's last part. Raises
-    Refused if the value is malformed."""
+    """Return the artifact that {"path": "out", "name": "model", "when": "success"} declares; `name` defaults to
+    the path's last part. Raises Refused if the value is malformed."""
     if not isinstance(value, dict) or "path" not in value or not set(value) <= {"path", "name", "when"}:
         raise Refused("not_an_artifact", 'An artifact is {"path": "out", "name": "model"}, also with when.')
     path = fields.inside(_path, value["path"], "/path")
@@ -35,8 +35,8 @@ def _default_name(path: str) -> str:
 
 
 def _path(value: Any) -> str:
-    """Read a relative path below the job's working directory, or below its directory of checkpoints. Raises
-    Refused for any other."""
+    """Return the value if it is a relative path below the job's working directory, or below its directory of
+    checkpoints. Raises Refused for any other."""
     text = fields.text(PATH_MOST)(value)
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if not parts or ".." in parts or text.startswith("/"):

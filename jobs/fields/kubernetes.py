@@ -19,8 +19,8 @@ PULL_SECRETS = values.listed(object_name, 20)
 
 
 def secret_key(value: Any) -> dict[str, str]:
-    """Read {"secret": "wandb", "key": "token"}, the source of an environment variable's value. Raises Refused if the
-    value is malformed."""
+    """Return the value {"secret": "wandb", "key": "token"}, the source of an environment variable. Raises Refused
+    if it is malformed."""
     if not isinstance(value, dict) or set(value) != {"secret", "key"}:
         raise Refused("not_a_secret_key", 'Name the secret and its key: {"secret": "wandb", "key": "token"}.')
     key = name_like(_SECRET_KEY, 253, "a key of a secret: letters, digits, '-', '_' and '.'")
@@ -31,8 +31,8 @@ def secret_key(value: Any) -> dict[str, str]:
 
 
 def extra_resources(value: Any) -> dict[str, str]:
-    """Read {"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "1Gi"}: resources of each pod besides GPUs, CPUs and
-    memory. Raises Refused for those, and for malformed names and quantities."""
+    """Return the value {"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "1Gi"}: resources of each pod besides
+    GPUs, CPUs and memory. Raises Refused for those, and for malformed names and quantities."""
     wanted: dict[str, str] = fields.mapped(QUALIFIED_NAMES, _quantity, 20)(value)
     for name, asked in wanted.items():
         _check_extra(name, asked, "/" + fields.pointer_part(name))
@@ -58,8 +58,8 @@ def _check_extra(name: str, asked: str, where: str) -> None:
 
 
 def _quantity(value: Any) -> str:
-    """Read a positive quantity, such as "4" or "20Gi"; a whole number becomes text. Raises Refused for any other
-    value, and beyond quantities.MOST."""
+    """Return a positive quantity, such as "4" or "20Gi", as text; a whole number is accepted too. Raises Refused
+    for any other value, and beyond quantities.MOST."""
     from controlplane.clusters import quantities
 
     if not isinstance(value, bool) and isinstance(value, int) and value > 0:

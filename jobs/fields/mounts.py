@@ -44,8 +44,8 @@ def mount(value: Any) -> dict[str, Any]:
 
 
 def new_volume(value: Any) -> dict[str, Any]:
-    """Read {"storage_class": "standard", "size": "10Gi"}, optionally with `name` and `access_mode`. Raises Refused
-    if the value is malformed."""
+    """Return the volume that {"storage_class": "standard", "size": "10Gi"} declares, optionally with `name` and
+    `access_mode`. Raises Refused if the value is malformed."""
     if not isinstance(value, dict) or not {"storage_class", "size"} <= set(value) <= _NEW:
         raise Refused(
             "not_a_new_volume",
@@ -79,14 +79,15 @@ def size_bytes(value: Any) -> int:
 
 
 def access_mode(value: Any) -> str:
-    """Read an access mode: ReadWriteOnce or ReadWriteMany. Raises Refused for any other."""
+    """Return the value if it is ReadWriteOnce or ReadWriteMany. Raises Refused for any other."""
     if value not in ACCESS_MODES:
         raise Refused("unknown_access_mode", f"The access mode is one of: {', '.join(ACCESS_MODES)}.")
     return str(value)
 
 
 def snapshot_event(value: Any) -> str:
-    """Read a job event on which its volumes' snapshots are taken. Raises Refused for any other."""
+    """Return the value if it is a job event on which snapshots of its volumes are taken. Raises Refused for any
+    other."""
     if value not in SNAPSHOT_EVENTS:
         raise Refused("unknown_event", f"Snapshots are taken on: {', '.join(SNAPSHOT_EVENTS)}.")
     return str(value)
@@ -105,7 +106,7 @@ def edge(mount: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mount_path(value: Any) -> str:
-    """Read the field `mount_path`, an absolute path other than the root. Raises Refused for any other."""
+    """Return the value if it is an absolute path other than the root. Raises Refused for any other."""
     path = normal_path(fields.inside(fields.absolute_path, value, "/mount_path"))
     if path == "/":
         raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")

@@ -130,8 +130,8 @@ def _close_unless(is_taken: bool) -> Callable[[asyncio.Future[socket.socket]], N
 
 
 async def in_engine(work: Callable[..., T], *arguments: object) -> T:
-    """Run an engine call, which may wait for the network, on a thread of its own pool, off the event loop and
-    the database thread."""
+    """Run an engine call, which may wait for the network, on a thread of its own pool, off the event loop and the
+    database thread. Return its result."""
     return await asyncio.get_running_loop().run_in_executor(_engine_threads, work, *arguments)
 
 
@@ -217,8 +217,9 @@ def find_port(credential: Credential | None, job_id: str, port: int) -> Job:
 
 
 def find_service(credential: Credential, job_id: str, port: int) -> Service:
-    """Look the service up in the database and open its engine. Blocks: run it on the gateway's thread. Raises as
-    `find_port`, and NotRunning if no pod of rank 0 runs or the cluster cannot reach ports."""
+    """Return the service at a port of a job, read from the database, with its opened engine. Blocks: run it on
+    the gateway's thread. Raises as `find_port`, and NotRunning if no pod of rank 0 runs or the cluster cannot
+    reach ports."""
     job = find_port(credential, job_id, port)
     pod = running_pod(job, 0)
     engine = _engine(pod)

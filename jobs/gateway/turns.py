@@ -28,17 +28,17 @@ _queue = FairQueue(at_once=2, most_of_client=MOST_OF_CLIENT, most=MOST)
 async def in_thread(
     credential: Credential | None, address: str, work: Callable[..., T], *arguments: object
 ) -> T:
-    """Run `work`, a function that reads the database, on the gateway's thread. Calls are queued fairly between
-    users; those without a known user (see `note_user`) count by the client's address. Raises TooManyRequests if too
-    many calls wait."""
+    """Run `work`, a function that reads the database, on the gateway's thread, and return its result. Calls are
+    queued fairly between users; those without a known user (see `note_user`) count by the client's address.
+    Raises TooManyRequests if too many calls wait."""
     secret = credential.secret.encode() if credential else b""
     return await in_turn_of(clients.client_of(secret, address), work, *arguments)
 
 
 async def in_turn_of(client: str, work: Callable[..., T], *arguments: object) -> T:
-    """Run `work`, a function that reads the database, off the event loop. Calls are queued fairly between clients;
-    `client` is any text that identifies one. Raises TooManyRequests if too many calls wait, of this client or of
-    all."""
+    """Run `work`, a function that reads the database, off the event loop, and return its result. Calls are queued
+    fairly between clients; `client` is any text that identifies one. Raises TooManyRequests if too many calls
+    wait, of this client or of all."""
     try:
         async with _queue.turn(client):
             return await _thread.run(work, *arguments)

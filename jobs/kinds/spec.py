@@ -42,7 +42,7 @@ def _missing(name: str) -> FieldError:
 
 
 def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
-    """Fill in kind-specific defaults, then check fields against one another."""
+    """Fill in kind-specific defaults in `spec`, then return the errors of fields that do not fit one another."""
     kind = kind_named(spec["kind"])
     if kind is None:
         return [FieldError("/kind", "unknown_kind", f"The kind is one of: {', '.join(sorted(KINDS))}.")]

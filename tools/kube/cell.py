@@ -88,8 +88,9 @@ def detach_rest() -> None:
 
 
 def connect(pid: int) -> Network:
-    """Connect this machine to the cell of process `pid` by a veth pair. The interface's name serves as the lock on
-    its slot. Raises CannotIsolate if all slots are taken or the machine does not allow it."""
+    """Connect this machine to the cell of process `pid` by a veth pair, and return the network. The interface's
+    name serves as the lock on its slot. Raises CannotIsolate if all slots are taken or the machine does not allow
+    it."""
     error = ""
     for network in map(Network, SLOTS):
         cable = f"link add {network.link} type veth peer name eth0 netns {pid}"

@@ -63,8 +63,8 @@ def sizes(low: int, high: int) -> Iterator[int]:
 
 
 def measure(size_bytes: int, device: torch.device, rank_info: RankInfo) -> Measurement:
-    """Measure the all-reduce of a message of `size_bytes` and count wrong results. A collective call: all ranks
-    must make it; each gets the result for all ranks."""
+    """Measure the all-reduce of a message of `size_bytes`, count wrong results, and return both. A collective
+    call: all ranks must make it; each gets the result for all ranks."""
     message = torch.empty(size_bytes // FLOAT_BYTES, device=device)
     wrong = _wrong(message, rank_info)
     for _ in range(WARM_UP):

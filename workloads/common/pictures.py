@@ -19,7 +19,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @contextmanager
 def opened(file: Path) -> Iterator[Image.Image]:
-    """Open an image for a `with` block, which decodes it. Raises BadRecord, with the file's name, if that
+    """Context manager that opens an image; its block decodes it. Raises BadRecord, with the file's name, if that
     fails."""
     try:
         with Image.open(file) as picture:

@@ -22,15 +22,15 @@ class Settings(argparse.ArgumentParser):
 
 
 def flag(text: str) -> bool:
-    """Parse `true` or `false`, in the usual spellings. Raises ArgumentTypeError for other text, which argparse
-    shows as the option's error."""
+    """Return `true` or `false`, in the usual spellings, as a bool. Raises ArgumentTypeError for other text, which
+    argparse shows as the option's error."""
     if text.lower() not in TRUE + FALSE:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() in TRUE
 
 
 def positive(text: str) -> int:
-    """Parse a whole number of at least 1. Raises ArgumentTypeError for other text, which argparse shows as the
+    """Return a whole number of at least 1. Raises ArgumentTypeError for other text, which argparse shows as the
     option's error."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
@@ -38,7 +38,7 @@ def positive(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """Parse a whole number of at least 0. Raises ArgumentTypeError for other text, which argparse shows as the
+    """Return a whole number of at least 0. Raises ArgumentTypeError for other text, which argparse shows as the
     option's error."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")

@@ -78,8 +78,8 @@ class SCNN(nn.Module):
 
 
 def enlarged(coarse: Tensor) -> Tensor:
-    """Enlarge (n, c, h, w) to (n, c, 8h, 8w) by bilinear interpolation with aligned corners. On a CPU it is two
-    matrix products, since torch's own backward pass adds each gradient to its four neighbours one by one."""
+    """Return (n, c, h, w) enlarged to (n, c, 8h, 8w) by bilinear interpolation with aligned corners. On a CPU it
+    is two matrix products, since torch's own backward pass adds each gradient to its four neighbours one by one."""
     if coarse.device.type != "cpu":
         return functional.interpolate(coarse, scale_factor=SCALE, mode="bilinear", align_corners=True)
     down, across = (_between(size, coarse) for size in coarse.shape[2:])

@@ -127,7 +127,7 @@ def _matrix(rows: tuple[tuple[float, ...], ...], like: Tensor) -> Tensor:
 
 
 def _inputs(x: Tensor, tiles: _Tiles) -> Tensor:
-    """Cut the padded image into overlapping tiles of 6x6 pixels and transform them: (n, h, w, c) -> (36, number
+    """Return the padded image cut into overlapping tiles of 6x6 pixels, transformed: (n, h, w, c) -> (36, number
     of tiles, c)."""
     channels, one = x.shape[3], tiles.dilation
     padded = x.new_zeros(
@@ -143,7 +143,7 @@ def _inputs(x: Tensor, tiles: _Tiles) -> Tensor:
 
 
 def _picture(found: Tensor, tiles: _Tiles, channels: int) -> Tensor:
-    """Assemble the image from output tiles: (16, tiles * channels) -> (n, h, w, channels)."""
+    """Return the image assembled from output tiles: (16, tiles * channels) -> (n, h, w, channels)."""
     one = tiles.dilation
     sides = OUT, OUT, tiles.pictures, one, one, tiles.down, tiles.across, channels
     whole = found.view(sides).permute(2, 5, 0, 3, 6, 1, 4, 7)
@@ -152,7 +152,7 @@ def _picture(found: Tensor, tiles: _Tiles, channels: int) -> Tensor:
 
 
 def _tiled(gradient: Tensor, tiles: _Tiles) -> Tensor:
-    """Cut an image into output tiles: (n, h, w, channels) -> (16, tiles * channels), the reverse of
+    """Return an image cut into output tiles: (n, h, w, channels) -> (16, tiles * channels), the reverse of
     `_picture`."""
     whole = tiles.grid(gradient, gradient.shape[3])
     size = tiles.pictures, OUT * tiles.dilation * tiles.down, OUT * tiles.dilation * tiles.across, -1
@@ -161,7 +161,7 @@ def _tiled(gradient: Tensor, tiles: _Tiles) -> Tensor:
 
 
 def _added(windows: Tensor, tiles: _Tiles, channels: int) -> Tensor:
-    """Add up windows that overlap by two pixels: (36, tiles * channels) -> (n, channels, h, w)."""
+    """Return the sum of windows that overlap by two pixels: (36, tiles * channels) -> (n, channels, h, w)."""
     one, whole = tiles.dilation, tiles.grid(windows, channels, further=1)
     sides = IN, IN, tiles.pictures, one, one, tiles.down, tiles.across, channels
     windows = windows.view(sides)

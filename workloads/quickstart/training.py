@@ -218,7 +218,7 @@ def load_digits() -> Digits:
 
 
 def _rows() -> Tensor:
-    """Read scikit-learn's file of digits: (1797, 65), 64 pixels of 0 to 16 and the digit. Raises
+    """Return scikit-learn's file of digits: (1797, 65), 64 pixels of 0 to 16 and the digit. Raises
     ModuleNotFoundError if scikit-learn is not installed."""
     found = find_spec("sklearn")
     if found is None or not found.submodule_search_locations:

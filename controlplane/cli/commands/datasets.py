@@ -426,8 +426,8 @@ def _version(session: Session, dataset: Row, name: str) -> Row:
 
 
 def named(text: str) -> tuple[str, str, str]:
-    """Split the name of a version into ([PROJECT/]dataset, number or tag, subset), with LATEST for no version and ""
-    for no subset. Raise CliError for another form."""
+    """Return the name of a version as ([PROJECT/]dataset, number or tag, subset), with LATEST for no version and
+    "" for no subset. Raise CliError for another form."""
     project, name, version, subset = _parts(text)
     return (f"{project}/{name}" if project else name), version or LATEST, subset
 

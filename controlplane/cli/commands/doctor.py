@@ -100,7 +100,8 @@ def _project(session: Session) -> Finding:
 
 
 def _clusters(session: Session) -> Finding:
-    """Check that clusters are attached, reachable and, for an admin, that their own checks passed."""
+    """Return whether clusters are attached, reachable and, for an admin, whether their own checks passed, as a
+    finding."""
     clusters = session.client.pages("clusters", {}, 500)["results"]
     troubles = [trouble for cluster in clusters if (trouble := _trouble(cluster))]
     if troubles:

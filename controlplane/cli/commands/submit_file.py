@@ -57,8 +57,8 @@ def read_jobs(path: str) -> list[Body]:
 
 
 def batches(bodies: list[Body]) -> Iterator[list[Body]]:
-    """Divide the jobs `bodies` into batches of at most BATCH_JOBS jobs and about BATCH_BYTES bytes, in their order. A
-    job that is larger is a batch by itself."""
+    """Yield the jobs `bodies` in batches of at most BATCH_JOBS jobs and about BATCH_BYTES bytes, in their order.
+    A job that is larger is a batch by itself."""
     batch: list[Body] = []
     size = 0
     for body in bodies:
