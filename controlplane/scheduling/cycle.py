@@ -207,6 +207,9 @@ class _Cycle:
 
     def _has_no_turn(self, job_class: JobClass) -> Cause | None:
         """Return a cause if the next job of a class may not be served in this phase."""
+        # In a full cluster most classes are neither in share nor able to replace others.
+        if not (job_class.head.is_in_share or self._replaces(job_class)):
+            return self._cause(job_class)
         if self._keeps_share(job_class) or self._moves.may_replace(job_class.head):
             return None
         return self._cause(job_class)
@@ -250,7 +253,7 @@ class _Cycle:
     def serve_idle(self, *, may_stop: bool = True) -> None:
         """Serve all undecided jobs, also those that take their project above its share. With `may_stop` they may
         stop jobs of lower priority in their own project, and no others."""
-        queue = QueueIterator(self._ready)
+        queue = QueueIterator(self._ready, self._has_no_room)
         while (job_class := queue.take()) is not None:
             item = job_class.head
             if self._moves.must_not_start(item):
@@ -270,6 +273,19 @@ class _Cycle:
         # Nothing is reserved for jobs that wait for their data, also not what limits and quotas leave: others start.
         if self._take_back_passed():
             self.serve_idle(may_stop=False)
+
+    def _has_no_room(self, job_class: JobClass) -> Cause | None:
+        """Return a cause if another job had no room for the request of a class, and the class neither has a promise nor
+        could replace jobs or wait for its data."""
+        job = job_class.head.job
+        if (
+            job.promised
+            or job.fillable
+            or self._replaces(job_class)
+            or not self._moves.had_no_room(job_class.head)
+        ):
+            return None
+        return self._cause_of_no_room(job_class, None)
 
     def start_promised_elsewhere(self) -> bool:
         """Start jobs that have a promise on other capacity that is free now. Called once all jobs have been

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
-from operator import attrgetter, is_, length_hint
+from itertools import takewhile
+from operator import attrgetter, is_
 
 from controlplane.scheduling.cycle import decide_on
 from controlplane.scheduling.cycle_state import CycleState
@@ -22,6 +22,8 @@ Changes = list[tuple[JobView | None, JobView | None]]
 
 # The fraction of all jobs; when more than this differ, building a new state is cheaper.
 MOST_CHANGED = 0.5
+# The jobs that are compared at once.
+BLOCK = 256
 _all_but_the_checkpoint = attrgetter(
     *(field.name for field in fields(JobView) if field.name != "last_checkpoint_at")
 )
@@ -161,23 +163,39 @@ def _places(jobs: Jobs) -> dict[int, int]:
 
 
 def _without_common_ends(one: Jobs, other: Jobs) -> tuple[Jobs, Jobs]:
-    """Return both sequences without the identical jobs at their beginning and end: few changes leave only a
-    short middle to compare."""
-    # Comparing tuples of identical objects takes a tenth of the time of a loop over them.
+    """Return both sequences without the equal jobs at their beginning and end: few changes leave only a
+    short middle to compare. Identical objects are compared fastest."""
     if one == other:
         return (), ()
-    first = _count_identical(iter(one), iter(other), min(len(one), len(other)))
-    rest = min(len(one), len(other)) - first
-    last = _count_identical(reversed(one), reversed(other), rest)
+    first = _count_at_start(one, other)
+    last = _count_at_end(one, other, min(len(one), len(other)) - first)
     return one[first : len(one) - last], other[first : len(other) - last]
 
 
-def _count_identical(one: Iterator[JobView], other: Iterator[JobView], most: int) -> int:
-    """Return how many jobs at the start are identical, at most `most`."""
-    before = length_hint(one)
-    is_all = all(map(is_, one, other))
-    # The iterators stop behind the first pair that differs.
-    return min(most, before - length_hint(one) - (not is_all))
+def _count_at_start(one: Jobs, other: Jobs) -> int:
+    """Return how many jobs at the start are equal. Blocks are compared whole: that takes a fifth of the time of a loop
+    over identical objects."""
+    most = min(len(one), len(other))
+    for first in range(0, most, BLOCK):
+        mine, theirs = one[first : first + BLOCK], other[first : first + BLOCK]
+        if mine != theirs:
+            return first + _count_identical(mine, theirs)
+    return most
+
+
+def _count_at_end(one: Jobs, other: Jobs, most: int) -> int:
+    """Return how many jobs at the end are equal, at most `most`."""
+    for count in range(0, most, BLOCK):
+        size = min(BLOCK, most - count)
+        mine, theirs = (jobs[len(jobs) - count - size : len(jobs) - count] for jobs in (one, other))
+        if mine != theirs:
+            return count + _count_identical(mine[::-1], theirs[::-1])
+    return most
+
+
+def _count_identical(one: Jobs, other: Jobs) -> int:
+    """Return how many jobs at the start are the same objects."""
+    return sum(takewhile(bool, map(is_, one, other)))
 
 
 def _is_same_cluster(one: ClusterView, other: ClusterView) -> bool:

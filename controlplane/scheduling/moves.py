@@ -136,6 +136,11 @@ class Moves:
             self._no_room.add(key)
         return placements
 
+    def had_no_room(self, item: Waiting) -> bool:
+        """Return whether an equal request found no room since a job was last stopped or withdrawn."""
+        is_full = (item.request, False, False) in self._no_room
+        return is_full and (not self._state.is_releasing or (item.request, True, False) in self._no_room)
+
     def make_room(self, item: Waiting) -> frozenset[Candidate] | None:
         """Stop jobs of other projects, else jobs of lower priority of its own project, and serve the job.
         Return the victims; None, with nothing changed, if neither is enough."""

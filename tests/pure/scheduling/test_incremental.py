@@ -143,10 +143,13 @@ def test_a_kept_state_decides_the_same_where_running_jobs_begin_and_cease_to_lac
             cluster = replace(apply(cluster, plan, is_gone=dice.random() < 0.5), now=cluster.now + 10)
 
 
-def test_only_the_jobs_between_identical_ends_are_compared():
+@pytest.mark.parametrize("block", [1, 2, 256])
+def test_only_the_jobs_between_equal_ends_are_compared(monkeypatch, block):
+    monkeypatch.setattr("controlplane.scheduling.incremental.BLOCK", block)
     for seed in range(500):
         dice = random.Random(seed)
         pool = [job(f"j{rank}", "a") for rank in range(6)]
+        pool.append(replace(pool[0]))
         before = tuple(dice.choice(pool) for _ in range(dice.randint(0, 6)))
         after = list(before)
         for _ in range(dice.randint(0, 3)):
