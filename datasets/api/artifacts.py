@@ -45,7 +45,7 @@ ARTIFACTS = Listing(
     {
         "project": OF_PROJECTS,
         "name": WITH_NAMES,
-        "job": Filter("job__name__in", query.texts("Only artifacts of jobs with these names.")),
+        "job": Filter("job__name__in", query.texts("Of jobs with these names.")),
         "state": IN_STATES,
     },
 )

@@ -42,17 +42,15 @@ CACHES = Listing(
     {"created_at": ("created_at", "id"), "used_at": ("used_at", "id")},
     "-created_at",
     {
-        "dataset": Filter(
-            "version__dataset__name__in", query.texts("Only caches of datasets with these names.")
-        ),
+        "dataset": Filter("version__dataset__name__in", query.texts("Of datasets with these names.")),
         "project": Filter(
-            "version__dataset__project__name__in", query.texts("Only caches of datasets of these projects.")
+            "version__dataset__project__name__in", query.texts("Of datasets of these projects.")
         ),
         "state": Filter("state__in", query.choices(Cache.STATES, "In these states.")),
-        "version_id": Filter("version_id__in", query.texts("Only caches of these versions, by id.")),
+        "version_id": Filter("version_id__in", query.texts("Of these versions, by id.")),
     },
 )
-AT = {"location": query.texts("Only caches at these locations, or on volumes of projects there.")}
+AT = {"location": query.texts("At these locations, or on volumes of projects there.")}
 LOCATIONS = Listing(CACHE_LOCATION, {"name": ("name",)}, "name")
 NEW_CACHE = {
     "version_id": BodyField(fields.text(36), {**STRING, "format": "uuid"}, is_required=True),

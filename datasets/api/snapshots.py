@@ -20,12 +20,10 @@ SNAPSHOTS = Listing(
     "-created_at",
     {
         "project": OF_PROJECTS,
-        "volume": Filter("volume_name__in", query.texts("Only snapshots of volumes with these names.")),
-        "number": Filter("number", query.whole(1, 1 << 31, "Only snapshots with this number.")),
-        "job": Filter(
-            "job_name__in", query.texts("Only snapshots that record the progress of jobs with these names.")
-        ),
-        "cause": Filter("cause__in", query.texts("Only snapshots with these causes.")),
+        "volume": Filter("volume_name__in", query.texts("Of volumes with these names.")),
+        "number": Filter("number", query.whole(1, 1 << 31, "With this number.")),
+        "job": Filter("job_name__in", query.texts("That record the progress of jobs with these names.")),
+        "cause": Filter("cause__in", query.texts("With these causes.")),
         "state": IN_STATES,
     },
 )

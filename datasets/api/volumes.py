@@ -65,7 +65,7 @@ VOLUMES = Listing(
     {
         "name": WITH_NAMES,
         "project": OF_PROJECTS,
-        "storage_class": Filter("storage_class__in", query.texts("Only volumes of these storage classes.")),
+        "storage_class": Filter("storage_class__in", query.texts("Of these storage classes.")),
         "state": IN_STATES,
     },
 )

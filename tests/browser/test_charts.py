@@ -182,3 +182,6 @@ def test_axes_have_titles_with_units(open_as: Open):
     title = "(axis) => [...document.querySelectorAll('.chart-plot')].map((plot) => plot._fullLayout[axis].title.text)"
     assert page.evaluate(title, "yaxis") == ["Share, %", "GPUs"]
     assert all(text.startswith("Time, ") for text in page.evaluate(title, "xaxis"))
+    # The heading of the allocation has the unit already.
+    assert page.locator("#utilisation-chart .g-ytitle").is_visible()
+    assert not page.locator("#allocation-chart .g-ytitle").is_visible()

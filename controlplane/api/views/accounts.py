@@ -60,13 +60,15 @@ USER_CHANGES = {
     "keep_tokens": _switch,
 }
 
-TOKENS = Listing(TOKEN, {"id": ("id",)}, "-id", {"user": Filter("user__username__in", query.texts("Whose."))})
+TOKENS = Listing(
+    TOKEN, {"id": ("id",)}, "-id", {"user": Filter("user__username__in", query.texts("Of these users."))}
+)
 USERS = Listing(
     USER,
     {"username": ("username",)},
     "username",
     {
-        "username": Filter("username__in", query.texts("These.")),
+        "username": Filter("username__in", query.texts("With these names.")),
         "is_admin": Filter("is_admin", query.switch("Only site admins, or only others.")),
         "is_active": Filter("is_active", query.switch("Unlocked or not.")),
     },

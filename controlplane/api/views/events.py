@@ -19,7 +19,7 @@ from controlplane.scheduling.mentions import Sees
 _COLUMNS = ("seq", "at", "kind", "project_id", "job_id", "node_id", "actor", "reason", "message", "data")
 
 _FILTERS = {
-    "since": Filter("seq__gt", query.whole(0, BIGGEST, "Only events after this number.")),
+    "since": Filter("seq__gt", query.whole(0, BIGGEST, "After this number.")),
     "kind": Filter("kind__in", query.texts("Of these kinds, such as job.submitted.")),
     "actor": Filter("actor__in", query.texts("Done by these users.")),
     "reason": Filter("reason__in", query.texts("With these reasons.")),
@@ -44,7 +44,7 @@ AUDIT = Listing(
     "-id",
     {
         "actor": Filter("actor__in", query.texts("By these users.")),
-        "verb": Filter("verb__in", query.texts("These verbs, such as project.edit.")),
+        "verb": Filter("verb__in", query.texts("With these verbs, such as project.edit.")),
         "object_type": Filter("object_type__in", query.texts("On these kinds of object.")),
         "object_name": Filter("object_name__in", query.texts("On these objects.")),
         "after": Filter("at__gte", query.moment("Not before this time.")),

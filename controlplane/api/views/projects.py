@@ -114,7 +114,7 @@ PROJECTS = Listing(
     {"name": ("name",), "created_at": ("created_at", "id"), "gpu_quota": ("gpu_quota_milli", "id")},
     "name",
     {
-        "name": Filter("name__in", query.texts("These.")),
+        "name": Filter("name__in", query.texts("With these names.")),
         "cluster": Filter("cluster__name__in", query.texts("On these clusters.")),
         "department": Filter("department__name__in", query.texts("In these departments.")),
     },
