@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from django.test import Client
 
 from controlplane.access import Actor
 from controlplane.actions.projects import edit_project
 from controlplane.models import AuditEntry, User
+from dashboards.lists import audit
 from dashboards.lists.audit import changes
 from tests.builders import make_job
 from tests.cast import Cast
@@ -64,6 +66,21 @@ def test_the_number_of_queries_does_not_grow_with_the_entries(
     client = visit(cast.root)
     with django_assert_max_num_queries(25):
         assert client.get("/audit").status_code == 200
+
+
+def test_a_long_log_is_neither_counted_nor_read_whole(
+    cast: Cast, visit: Visit, monkeypatch: pytest.MonkeyPatch
+):
+    """Of 300,000 entries both took longer than the rest of the page."""
+    monkeypatch.setattr(audit, "COUNTED_MOST", 2)
+    for kind in ("job", "node", "job", "project"):
+        AuditEntry.objects.create(actor="root", verb=f"{kind}.edit", object_type=kind, object_name="x")
+    client = visit(cast.root)
+    page = client.get("/audit").context["page"]
+    assert page.summary == "more than 2 changes"
+    kinds = next(field.choices for field in page.fields if field.key == "type")
+    assert kinds == [(kind, kind) for kind in ("job", "node", "project")]
+    assert client.get("/audit?type=job").context["page"].summary == "2 changes"
 
 
 def test_changes_name_what_differs_in_words():
