@@ -60,7 +60,7 @@ def distrust_caches(digests: Collection[bytes]) -> None:
             continue
         # A directory that cannot be used must not keep the other locations from being checked.
         with suppress(Blocked):
-            damaged = store_of(location).remove_damaged(digests)
+            damaged = store_of(location).find_damaged(digests)
             for cache in ready.filter(version__in=map(UUID, damaged)):
                 _fail(cache, "content_damaged", "Some of its files are damaged. The next fill replaces them.")
 

@@ -1,15 +1,16 @@
 """Caches of one location: versions as trees of read-only files that share contents by hard link.
 
-    contents/ab/cdef...  one content each, verified against its digest; "x" at the end: executable
     manifests/<key>      of every tree that exists or is being created
-    trees/<key>          the files of a version, hard links into `contents`
-    staging/<process>/   files before they are renamed; locked by the process that writes them
-    removed/<key>        the manifest of a removed tree, until its contents are removed
+    trees/<key>          the files of a version
+    trees/<key>.part     the same while they are created
+    damaged/<content>    an empty file for each content that is damaged in a tree, until it is repaired
+    staging/<process>/   files before they are renamed, trees while they are removed; locked by the process that uses it
     locks/<key>          held while a tree is created or removed
 
-A tree is created atomically, by rename after a flush. If a process is killed, its contents remain, and the
-next fill verifies and uses them. Fills and removals of different trees run concurrently: a fill detects that
-a content was removed and stores it again.
+A tree is created atomically, by rename after a flush. If a process is killed, the files that it wrote remain, and the
+next fill verifies and uses them. Fills and removals of different trees run concurrently: a fill detects that a tree
+from which it links is gone and copies the content again, and a content that two fills copied at the same time
+becomes one file when the second of them ends.
 """
 
 import errno
@@ -18,7 +19,7 @@ import os
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -29,17 +30,21 @@ from datasets.storage.base import UNLIMITED, Budget, Lake
 from datasets.storage.files import blocked, copy_file, sync_directory, sync_file_system, write_new
 from datasets.storage.tree_fill import (
     Report,
+    Source,
+    Sources,
     TreeFill,
-    content_path,
     contents_of,
     digest_of,
-    present,
     silent,
     store_names,
 )
 
 PART, LOCK = ".part", ".lock"
-_FOLDERS = ("contents", "manifests", "trees", "staging", "removed", "locks")
+# Name of the lock that is held while a tree becomes complete; no key of a version.
+_COMPLETION = ".completion"
+_FOLDERS = ("manifests", "trees", "damaged", "staging", "locks")
+# Of the layout of earlier versions, in which every content had a second name.
+_OLD_FOLDERS = ("contents", "removed")
 
 
 class CacheStore:
@@ -70,81 +75,65 @@ class CacheStore:
 
     def lacking_bytes(self, manifest: Manifest) -> int:
         """Return the bytes of contents that a fill would have to copy."""
-        contents = os.open(self.root / "contents", os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            sizes = contents_of(manifest)
-            return sum(sizes[name] for name in sizes.keys() - present(contents, sizes))
-        finally:
-            os.close(contents)
+        sizes = contents_of(manifest)
+        sources = self._sources(sizes, self.keys())
+        lacking = set(sizes).difference(*(source.paths for source in sources.trusted))
+        for source in sources.suspect:
+            lacking -= {
+                name
+                for name, path in source.paths.items()
+                if name in lacking and os.path.lexists(os.path.join(os.fsencode(source.tree), path))
+            }
+        return sum(sizes[name] for name in lacking)
 
     def fill(
         self, key: str, lake: Lake, manifest: Manifest, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
-        """Create the tree of a version, or repair an existing tree whose damaged contents were removed. Does not copy
-        contents that other trees or an earlier fill stored. Raises ContentMissing or ContentDamaged if the lake lacks
-        a content or has it damaged, Blocked if the copy cannot be written, and what `budget` raises; copied contents
+        """Create the tree of a version, or repair the damaged contents of an existing one. Does not copy contents that
+        other trees have or that an earlier fill copied. Raises ContentMissing or ContentDamaged if the lake lacks a
+        content or has it damaged, Blocked if the copy cannot be written, and what `budget` raises; copied contents
         stay for the next fill."""
         try:
             with self._locked(key):
                 self._remove_leftovers()
-                if self.tree(key).is_dir():
-                    self._repair(self.tree(key), lake, manifest, budget)
-                    return
-                # Write the manifest before the contents: a concurrent removal then keeps the contents.
-                self._write_manifest(key, manifest)
-                self._create(self.tree(key), lake, manifest, budget, report)
+                if not self.tree(key).is_dir():
+                    self._write_manifest(key, manifest)
+                    self._create(key, lake, manifest, budget, report)
+                # Also of a new one: a content may have been found damaged after it was linked.
+                self._repair(key, lake, manifest, budget)
         except OSError as error:
             raise blocked(error) from error
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = lambda: False) -> int:
-        """Remove a tree, complete or not, with the contents that no other tree uses. Return the bytes freed.
-        `is_wanted` is called while no fill of the tree runs; if it returns True, nothing is removed."""
+        """Remove a tree, complete or not. Return the bytes freed, which are those of contents that no other tree
+        uses. `is_wanted` is called while no fill of the tree runs; if it returns True, nothing is removed."""
         with self._locked(key):
             # Called under the tree's lock, so that no fill of it is running.
             if is_wanted():
                 return 0
             self._remove_leftovers()
+            freed = self._only_here(key)
             gone = self._own_staging() / uuid4().hex
-            # Rename first, so that the tree disappears at once and is never half removed.
+            # Rename first, so that the tree disappears at once and is never half removed. The next work on the location
+            # removes what a killed process left of it.
             if self.tree(key).is_dir():
                 os.rename(self.tree(key), gone)
-            for path in (gone, self.tree(key + PART)):
+            (self.root / "manifests" / key).unlink(missing_ok=True)
+            for path in (gone, self._part(key)):
                 shutil.rmtree(path, ignore_errors=True)
-            with suppress(FileNotFoundError):
-                # Kept until the contents are gone: what a killed process left is found by it.
-                os.rename(self.root / "manifests" / key, self.root / "removed" / key)
-            return self._finish_removal(key)
+            return freed
 
-    def remove_damaged(self, digests: Iterable[bytes]) -> set[str]:
-        """Hash the files of the contents with these digests and remove damaged ones from `contents`. Return the
-        keys of the trees that use one of these contents which `contents` lacks now: they keep the damaged file
-        until a fill repairs it."""
+    def find_damaged(self, digests: Iterable[bytes]) -> set[str]:
+        """Hash the files of the contents with these digests in all complete trees, and mark the damaged ones. Return
+        the keys of the trees that use a marked one, which they keep until a fill repairs it."""
         named = {digest.hex() + end for digest in digests for end in ("", "x")}
-        for name in named:
-            if self._is_damaged(name):
-                self._content(name).unlink(missing_ok=True)
-        lacking = {name for name in named if not self._content(name).exists()}
-        return {
-            key for key, manifest in self.manifests().items() if not lacking.isdisjoint(contents_of(manifest))
-        }
-
-    def _is_damaged(self, name: str) -> bool:
-        try:
-            with open(self._content(name), "rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                return hash_file(file.fileno(), size) != digest_of(name)
-        except FileNotFoundError:
-            return False
-
-    def trusted(self) -> set[str]:
-        """Return the contents that complete trees use: they were verified and flushed."""
-        return {name for manifest in self.manifests().values() for name in contents_of(manifest)}
-
-    def content(self, name: str) -> Path:
-        """Return the path of a content's file; creates its directory."""
-        path = self._content(name)
-        path.parent.mkdir(exist_ok=True)
-        return path
+        trees, checked = self.manifests(), set[int]()
+        for key, manifest in trees.items():
+            for name, path in _files(self.tree(key), manifest):
+                if name in named and _is_damaged(name, path, checked):
+                    self._mark(name).touch()
+        marked = self._damaged() & named
+        return {key for key, manifest in trees.items() if not marked.isdisjoint(contents_of(manifest))}
 
     @contextmanager
     def staged(self) -> Iterator[Path]:
@@ -156,62 +145,104 @@ class CacheStore:
         finally:
             fresh.unlink(missing_ok=True)
 
-    def _create(self, tree: Path, lake: Lake, manifest: Manifest, budget: Budget, report: Report) -> None:
-        part = self._filled(tree, lake, manifest, budget, report)
-        # The tree appears complete and flushed: jobs may mount it as soon as it has this name.
-        os.rename(part, tree)
-        sync_directory(tree.parent)
+    def _create(self, key: str, lake: Lake, manifest: Manifest, budget: Budget, report: Report) -> None:
+        before = self._whole()
+        keys = self.keys() - {key}
+        sources = self._sources(contents_of(manifest), keys) if keys else Sources()
+        own = self._filled(key, lake, manifest, sources, budget, report)
+        with self._locked(_COMPLETION):
+            # A fill that ended meanwhile may have brought the same contents.
+            others = [one for one, at in self._whole().items() if before.get(one) != at]
+            if self._share(key, manifest, own, others):
+                sync_file_system(self.root)
+            # The tree appears complete and flushed: jobs may mount it as soon as it has this name.
+            os.rename(self._part(key), self.tree(key))
+        sync_directory(self.tree(key).parent)
 
     def _filled(
         self,
-        tree: Path,
+        key: str,
         lake: Lake,
         manifest: Manifest,
+        sources: Sources,
         budget: Budget,
         report: Report = silent,
-        suspect: Collection[str] = frozenset(),
-    ) -> Path:
-        """Return a new directory beside the tree with the files of `manifest`, flushed, from `lake`. `suspect`:
-        contents that are verified although trees use them. Raises as `fill`."""
-        part = tree.with_name(tree.name + PART)
-        # Left by a fill that was killed.
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir()
-        with closing(TreeFill(self.root / "contents", part, lake, manifest, budget, report)) as fill:
-            fill.run(self.trusted().difference(suspect))
+    ) -> set[str]:
+        """Create the files of a manifest in the directory of an incomplete tree, flushed. Return the contents that no
+        trusted tree shares."""
+        part = self._part(key)
+        # May be there: left by a fill that was killed.
+        part.mkdir(exist_ok=True)
+        with closing(TreeFill(part, lake, manifest, budget, report)) as fill:
+            own = fill.run(sources)
         sync_file_system(self.root)
-        return part
+        return own
 
-    def _repair(self, tree: Path, lake: Lake, manifest: Manifest, budget: Budget) -> None:
-        """Replace from `lake`, in all trees, the files whose contents were removed as damaged and that this tree
-        uses. Each file is replaced atomically, since running jobs read from them."""
+    def _share(self, key: str, manifest: Manifest, own: set[str], others: Iterable[str]) -> bool:
+        """Make the contents `own` of an incomplete tree hard links of those in other trees; return whether one was."""
+        found = {
+            name: source.tree / os.fsdecode(path)
+            for source in self._sources(own, others).trusted
+            for name, path in source.paths.items()
+        }
+        for name, path in _files(self._part(key), manifest) if found else ():
+            if name in found:
+                # Its tree is being removed.
+                with suppress(FileNotFoundError):
+                    self._replace(path, found[name])
+        return bool(found)
+
+    def _sources(self, names: Collection[str], keys: Iterable[str]) -> Sources:
+        """Return those of the trees, complete or not, that have some of these contents."""
+        damaged = self._damaged()
+        trusted, suspect = [], []
+        for key in keys:
+            is_whole = self.tree(key).is_dir()
+            tree = self.tree(key) if is_whole else self._part(key)
+            manifest = self._manifest(key) if is_whole or tree.is_dir() else None
+            if manifest is None:
+                continue
+            pairs = zip(store_names(manifest), manifest.paths, strict=True)
+            paths = {name: path for name, path in pairs if name in names}
+            unsafe = damaged.intersection(paths) if is_whole else set(paths)
+            suspect.append(Source(tree, {name: paths.pop(name) for name in unsafe}))
+            trusted.append(Source(tree, paths))
+        return Sources(
+            [source for source in trusted if source.paths], [source for source in suspect if source.paths]
+        )
+
+    def _repair(self, key: str, lake: Lake, manifest: Manifest, budget: Budget) -> None:
+        """Replace the damaged contents that a tree uses, in all trees. Each file is replaced atomically, since running
+        jobs read from them."""
         # What a killed repair left.
-        shutil.rmtree(tree.with_name(tree.name + PART), ignore_errors=True)
-        stale = {name for name, path in _files(tree, manifest) if not self._is_current(name, path)}
+        shutil.rmtree(self._part(key), ignore_errors=True)
+        damaged = self._damaged()
+        stale = damaged.intersection(contents_of(manifest)) if damaged else damaged
         if not stale:
             return
-        # What a killed repair brought may not have reached the disk.
         wanted = _only(manifest, stale)
-        part = self._filled(tree, lake, wanted, budget, suspect=stale)
-        fresh = dict(_files(part, wanted))
-        for key, other in self.manifests().items():
-            for name, path in _files(self.tree(key), other):
-                if name in fresh and not self._is_current(name, path):
-                    self._replace(path, fresh[name])
-        sync_file_system(self.root)
-        shutil.rmtree(part)
+        self._filled(key, lake, wanted, self._sources(stale, self.keys()), budget)
+        fresh = dict(_files(self._part(key), wanted))
+        # No tree becomes complete meanwhile.
+        with self._locked(_COMPLETION):
+            for other, known in self.manifests().items():
+                for name, path in _files(self.tree(other), known):
+                    if name in fresh and not _is_same(path, fresh[name]):
+                        self._replace(path, fresh[name])
+            sync_file_system(self.root)
+            # A running fill may have linked the damaged file: it repairs its tree when that is complete.
+            filling = {name for other in self._filling() for name in contents_of(other)}
+            for name in stale - filling:
+                self._mark(name).unlink(missing_ok=True)
+        shutil.rmtree(self._part(key))
 
-    def _is_current(self, name: str, path: Path) -> bool:
-        """Return whether a tree's file is a hard link to its content. False if the content was removed, or removed
-        and stored again, and for a copy that was made because the content had too many links."""
-        try:
-            return path.samefile(self._content(name))
-        except FileNotFoundError:
-            return False
+    def _filling(self) -> Iterator[Manifest]:
+        found = (self._manifest(key) for key in self.keys() if not self.tree(key).is_dir())
+        return (manifest for manifest in found if manifest is not None)
 
     def _replace(self, path: Path, content: Path) -> None:
-        """Replace a file of a tree by a hard link to `content`, or by a copy if that has too many links. Does
-        nothing if the tree's directory is gone."""
+        """Replace a file of a tree by a hard link to `content`, or by a copy if that has too many links. Does nothing
+        if the tree's directory is gone. Raises FileNotFoundError if `content` is."""
         with self.staged() as fresh:
             try:
                 os.link(content, fresh)
@@ -243,21 +274,37 @@ class CacheStore:
             return self._staging
 
     def _remove_leftovers(self) -> None:
-        """Remove files that killed processes left in `staging`, and contents that they did not get to remove."""
+        """Remove files that killed processes left in `staging`, and those of an earlier layout."""
+        for name in _OLD_FOLDERS:
+            with suppress(FileNotFoundError):
+                os.rename(self.root / name, self.root / "staging" / uuid4().hex)
         for path in (self.root / "staging").iterdir():
             if not path.is_dir():
                 path.unlink(missing_ok=True)
             elif (handle := _lock_unheld(path)) is not None:
                 _remove_locked(path, handle)
-        for path in (self.root / "removed").iterdir():
-            self._finish_removal(path.name)
 
-    def _content(self, name: str) -> Path:
-        return self.root / "contents" / content_path(name)
+    def _part(self, key: str) -> Path:
+        return self.root / "trees" / (key + PART)
 
-    def _manifest(self, key: str, folder: str = "manifests") -> Manifest | None:
+    def _whole(self) -> Mapping[str, int]:
+        """Return the change times of all complete trees' directories by their keys: a tree that was removed and made
+        again has another one."""
+        found = {}
+        for key in self.keys():
+            with suppress(FileNotFoundError):
+                found[key] = self.tree(key).stat().st_ctime_ns
+        return found
+
+    def _mark(self, name: str) -> Path:
+        return self.root / "damaged" / name
+
+    def _damaged(self) -> set[str]:
+        return set(os.listdir(self.root / "damaged"))
+
+    def _manifest(self, key: str) -> Manifest | None:
         try:
-            return decode((self.root / folder / key).read_bytes())
+            return decode((self.root / "manifests" / key).read_bytes())
         except FileNotFoundError:
             return None
 
@@ -266,24 +313,15 @@ class CacheStore:
             write_new(fresh, manifest.encode())
             os.rename(fresh, self.root / "manifests" / key)
 
-    def _finish_removal(self, key: str) -> int:
-        """Delete the contents that only this removed tree used; return their size in bytes. Safe to repeat, and to
-        run in several processes at once."""
-        manifest = self._manifest(key, "removed")
-        freed = 0 if manifest is None else self._remove_contents(manifest)
-        (self.root / "removed" / key).unlink(missing_ok=True)
-        return freed
-
-    def _remove_contents(self, manifest: Manifest) -> int:
-        # Manifests of running fills too.
-        others = (self._manifest(key) for key in self.keys())
-        live = {name for other in others if other is not None for name in contents_of(other)}
-        freed = 0
-        for name, size in contents_of(manifest).items():
-            if name not in live:
-                self._content(name).unlink(missing_ok=True)
-                freed += size
-        return freed
+    def _only_here(self, key: str) -> int:
+        """Return the bytes of the contents that no other tree uses."""
+        manifest = self._manifest(key)
+        if manifest is None:
+            return 0
+        sizes = contents_of(manifest)
+        others = (self._manifest(other) for other in self.keys() - {key})
+        used = {name for other in others if other is not None for name in contents_of(other) if name in sizes}
+        return sum(sizes.values()) - sum(sizes[name] for name in used)
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
@@ -296,6 +334,28 @@ class CacheStore:
 def _only(manifest: Manifest, names: Collection[str]) -> Manifest:
     """Return a manifest of the files whose contents have these store names."""
     return manifest.only(place for place, name in enumerate(store_names(manifest)) if name in names)
+
+
+def _is_damaged(name: str, path: Path, checked: set[int]) -> bool:
+    """Return whether a file differs from its content. False for a file that is gone, and for one whose inode number is
+    in `checked`, to which it is added."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            if status.st_ino in checked:
+                return False
+            checked.add(status.st_ino)
+            return hash_file(file.fileno(), status.st_size) != digest_of(name)
+    except FileNotFoundError:
+        # The tree is being removed.
+        return False
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except FileNotFoundError:
+        return False
 
 
 def _files(tree: Path, manifest: Manifest) -> Iterator[tuple[str, Path]]:

@@ -1,18 +1,18 @@
-"""Create the tree of a version beside the contents of a cache location.
+"""Create the tree of a version: link the contents that other trees have, and write the others.
 
-A missing content is written as a file of the new tree, which no one else uses, and then linked into `contents`: that
-costs one file and one link, and a content gets its name once it is complete.
+A content gets no name besides those in trees. Most of the time of a fill is the kernel's for names and inodes, and a
+second name cost as much as the file.
 """
 
 import errno
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 from datasets.ingest.reader import FileChanged, hash_file
@@ -26,7 +26,6 @@ from datasets.storage.files import READ_ONLY, copy_file
 THREADS = min(4, os.cpu_count() or 1)
 # Contents per unit of work of a thread.
 _AT_ONCE = 200
-_SHELF = 2  # characters of a content's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,8 @@ def silent(progress: Progress) -> None:
 
 
 def store_names(manifest: Manifest) -> list[str]:
-    """Return the name in `contents` of each file's content, in the order of the manifest; "" for links."""
+    """Return the store name of each file's content, in the order of the manifest; "" for links. It is the digest in
+    hex, with "x" appended if executable."""
     digits, width = manifest.digests.hex(), 2 * DIGEST_BYTES
     names = [digits[at : at + width] for at in range(0, len(digits), width)]
     if any(manifest.kinds):
@@ -66,132 +66,179 @@ def contents_of(manifest: Manifest) -> dict[str, int]:
     return found
 
 
-def content_path(name: str) -> str:
-    """Return the path of a content, by its store name, below the directory `contents`."""
-    return f"{name[:_SHELF]}/{name[_SHELF:]}"
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Another tree that has some contents: its directory, and the path of a file for each of them (store name ->
+    path)."""
+
+    tree: Path
+    paths: dict[str, bytes]
 
 
-def present(contents: int, names: Collection[str]) -> set[str]:
-    """Return those of the contents that have a file, complete or not, in the directory with the descriptor
-    `contents`."""
-    # A location's first fill would look up each of its contents in empty directories.
-    used = {shelf for shelf in {name[:_SHELF] for name in names} if _has_files(contents, shelf)}
-    if not used:
-        return set()
-    return {
-        name
-        for name in names
-        if name[:_SHELF] in used and os.access(content_path(name), os.F_OK, dir_fd=contents)
-    }
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a fill finds contents. `trusted`: trees whose contents are intact and on disk; those in `suspect` are
+    verified by reading."""
 
-
-def _has_files(contents: int, shelf: str) -> bool:
-    try:
-        descriptor = os.open(shelf, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=contents)
-    except FileNotFoundError:
-        return False
-    try:
-        with os.scandir(descriptor) as entries:
-            return next(entries, None) is not None
-    finally:
-        os.close(descriptor)
+    trusted: Sequence[Source] = ()
+    suspect: Sequence[Source] = ()
 
 
 class TreeFill:
-    """The creation of one version's files in the empty directory `part`, which no other process uses."""
+    """The creation of one version's files in the directory `part`, which no other process writes to. It may have
+    files that a killed fill left."""
 
-    def __init__(
-        self, contents: Path, part: Path, lake: Lake, manifest: Manifest, budget: Budget, report: Report
-    ) -> None:
+    def __init__(self, part: Path, lake: Lake, manifest: Manifest, budget: Budget, report: Report) -> None:
         self._part, self._lake, self._manifest = part, lake, manifest
         self._budget, self._report = budget, report
-        self._sizes = contents_of(manifest)
-        self._paths: dict[str, list[bytes]] = {}
-        for name, path in zip(store_names(manifest), manifest.paths, strict=True):
-            if name:
-                self._paths.setdefault(name, []).append(path)
+        names = store_names(manifest)
+        self._sizes = dict(zip(names, manifest.sizes, strict=True))
+        # One of the paths of each content; few contents have several.
+        self._path = dict(zip(names, manifest.paths, strict=True))
+        for files in (self._sizes, self._path):
+            files.pop("", None)
+        self._others = {} if len(self._path) == len(names) else self._repeated(names)
         self._done = Progress(0, 0, 0)
         # Threads add to it.
         self._ways: set[Sharing] = set()
         # Modes from which the umask takes nothing away.
         self._kept_modes: set[int] = set()
-        self._contents = os.open(contents, os.O_RDONLY | os.O_DIRECTORY)
         self._tree = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
 
+    def _repeated(self, names: Sequence[str]) -> dict[str, list[bytes]]:
+        """Return the paths of contents besides those in `_path`."""
+        found: dict[str, list[bytes]] = {}
+        left = dict(self._path)
+        for name, path in zip(reversed(names), reversed(self._manifest.paths), strict=True):
+            if name and left.pop(name, None) is None:
+                found.setdefault(name, []).append(path)
+        return found
+
     def close(self) -> None:
-        """Close the descriptors of the directories."""
-        os.close(self._contents)
+        """Close the directory."""
         os.close(self._tree)
 
-    def run(self, trusted: set[str]) -> None:
-        """Create all files. `trusted`: contents that other trees use, and that are therefore intact. Raises
-        ContentMissing or ContentDamaged if the lake lacks a content or has it damaged, OSError if a file cannot be
-        written, and what `budget` raises."""
-        self._make_directories()
-        lacking = self._link_present(trusted)
+    def run(self, sources: Sources) -> set[str]:
+        """Create all files. Return the contents that are not shared with a trusted tree. Raises ContentMissing or
+        ContentDamaged if the lake lacks a content or has it damaged, OSError if a file cannot be written, and what
+        `budget` raises."""
+        left = self._prepare()
+        lacking = list(self._sizes)
+        for source in sources.trusted:
+            lacking = self._shared(source, lacking, left)
+        own = set(lacking)
+        if left:
+            lacking = self._accepted(lacking, lambda name: self._is_left(name, left))
+        for source in sources.suspect:
+            lacking = self._shared(source, lacking, set(), is_trusted=False)
         self._bring(lacking)
         for entry in self._links():
             _make_link(
                 os.path.join(os.fsencode(self._part), entry.path), entry, self._lake.read(entry.digest)
             )
+        return own
 
-    def _make_directories(self) -> None:
+    def _prepare(self) -> set[bytes]:
+        """Create all directories. Of what a killed fill left, keep the first file of each content and return its
+        path; remove everything else."""
         root = os.fsencode(self._part)
-        for directory in sorted({path.rpartition(b"/")[0] for path in self._manifest.paths} - {b""}):
+        directories = self._directories()
+        first = set(self._path.values())
+        left: set[bytes] = set()
+        for folder, below, names in os.walk(root):
+            path = folder[len(root) + 1 :]
+            prefix = path + b"/" if path else b""
+            for name in names:
+                if prefix + name in first:
+                    left.add(prefix + name)
+                else:
+                    self._remove(prefix + name)
+            for name in [name for name in below if prefix + name not in directories]:
+                below.remove(name)
+                _remove_folder(os.path.join(folder, name))
+        for directory in sorted(directories):
             os.makedirs(os.path.join(root, directory), exist_ok=True)
-        for shelf in {name[:_SHELF] for name in self._sizes}:
-            # The fills of all trees share these directories.
-            with suppress(FileExistsError):
-                os.mkdir(shelf, dir_fd=self._contents)
+        return left
 
-    def _link_present(self, trusted: set[str]) -> list[str]:
-        """Link the contents that are present; return the others. `trusted`: intact ones. Those left by a killed fill
-        may not have reached the disk: they are verified by reading."""
+    def _directories(self) -> set[bytes]:
+        """Return all directories of the version, without its root."""
+        found = {path.rpartition(b"/")[0] for path in self._manifest.paths} - {b""}
+        above = found
+        while above := {path.rpartition(b"/")[0] for path in above} - found - {b""}:
+            found |= above
+        return found
+
+    def _shared(
+        self, source: Source, names: Sequence[str], left: set[bytes], *, is_trusted: bool = True
+    ) -> list[str]:
+        """Link the contents of another tree; return those that it lacks. `left`: files to replace."""
+        try:
+            tree = os.open(source.tree, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return list(names)
+        try:
+            return self._accepted(
+                names,
+                lambda name: name in source.paths and self._is_linked(tree, source.paths[name], name, left),
+                is_trusted=is_trusted,
+            )
+        finally:
+            os.close(tree)
+
+    def _accepted(
+        self, names: Sequence[str], is_there: Callable[[str], bool], *, is_trusted: bool = False
+    ) -> list[str]:
+        """Complete the contents whose first file exists according to `is_there`, after reading it unless
+        `is_trusted`; return the others."""
         lacking = []
-        there = present(self._contents, self._sizes.keys() - trusted)
-        for names in chunks(self._sizes, _AT_ONCE):
+        for some in chunks(names, _AT_ONCE):
             self._budget.check()
-            linked = [
-                name
-                for name in names
-                if (name in trusted or (name in there and self._is_intact(name))) and self._is_linked(name)
-            ]
-            if linked:
-                self._note(linked, 0)
-            if len(linked) != len(names):
-                lacking += sorted(set(names).difference(linked))
+            found = [name for name in some if is_there(name) and (is_trusted or self._is_intact(name))]
+            self._repeat(found)
+            if found:
+                self._note(found, 0)
+            if len(found) != len(some):
+                there = set(found)
+                lacking += [name for name in some if name not in there]
         return lacking
 
-    def _is_linked(self, name: str) -> bool:
-        first, *others = self._paths[name]
+    def _is_left(self, name: str, left: set[bytes]) -> bool:
+        first = self._path[name]
+        is_left = first in left
+        # Once only: a second content that finds its file there has the same name, where case is ignored.
+        left.discard(first)
+        return is_left
+
+    def _is_linked(self, tree: int, path: bytes, name: str, left: set[bytes]) -> bool:
+        first = self._path[name]
+        if self._is_left(name, left):
+            self._remove(first)
         try:
-            os.link(content_path(name), first, src_dir_fd=self._contents, dst_dir_fd=self._tree)
+            os.link(path, first, src_dir_fd=tree, dst_dir_fd=self._tree)
         except FileNotFoundError:
-            # Removed with another tree at this moment.
+            # Its tree is being removed at this moment.
             return False
         except OSError as error:
             if error.errno != errno.EMLINK:
                 raise
-            self._copy(content_path(name), self._contents, first)
-        self._repeat(first, others)
+            self._copy(tree, path, first)
         return True
 
     def _is_intact(self, name: str) -> bool:
+        """Verify a content's first file by reading it. Removes it if it is incomplete or damaged."""
         # It may be large.
         self._budget.check()
+        path = self._path[name]
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._tree)
         try:
-            file = os.open(content_path(name), os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._contents)
-        except FileNotFoundError:
-            return False
-        try:
-            if hash_file(file, self._sizes[name]) == digest_of(name):
+            is_complete = os.fstat(file).st_mode & 0o777 == _mode(name)
+            if is_complete and hash_file(file, self._sizes[name]) == digest_of(name):
                 return True
         except FileChanged:
             pass
         finally:
             os.close(file)
-        with suppress(FileNotFoundError):
-            os.unlink(content_path(name), dir_fd=self._contents)
+        self._remove(path)
         return False
 
     def _bring(self, names: Iterable[str]) -> None:
@@ -210,37 +257,37 @@ class TreeFill:
 
     def _piece(self, located: Sequence[Located], wanted: dict[bytes, list[str]]) -> list[str]:
         self._budget.check()
+        names = [name for one in located for name in wanted[one.digest]]
         try:
             self._store_contents(located, wanted)
+            self._repeat(names)
         except ContentMissing:
             # A collection of the lake may have moved contents to other packs: locate them again.
             moved = self._lake.locate(one.digest for one in located)
             # The locations did not change, so the contents are missing.
             if moved == list(located):
                 raise
-            for path in (
-                path for one in located for name in wanted[one.digest] for path in self._paths[name]
-            ):
-                self._remove(path)
+            for name in names:
+                self._remove(self._path[name])
             for some in _pieces(moved):
                 self._piece(some, wanted)
-        return [name for one in located for name in wanted[one.digest]]
+        return names
 
     def _store_contents(self, located: Sequence[Located], wanted: dict[bytes, list[str]]) -> None:
         if located[0].pack == WHOLE:
             for name in wanted[located[0].digest]:
-                self._keep(name, partial(self._place, located[0], name))
+                self._place(located[0], name)
         else:
             self._ways.add(Sharing.COPY)
             for digest, content in self._lake.contents(located):
                 if sha256(content).digest() != digest:
                     raise ContentDamaged(digest)
                 for name in wanted[digest]:
-                    self._keep(name, partial(self._write, self._paths[name][0], content, _mode(name)))
+                    self._write(self._path[name], content, _mode(name))
 
     def _place(self, located: Located, name: str) -> None:
-        first = self._paths[name][0]
-        self._ways.add(self._lake.place(located, self._part / os.fsdecode(first), _mode(name)))
+        target = self._part / os.fsdecode(self._path[name])
+        self._ways.add(self._lake.place(located, target, _mode(name)))
 
     def _write(self, path: bytes, content: bytes, mode: int) -> None:
         # Fails if the name is taken: by another one, where the file system ignores the case of names.
@@ -258,40 +305,22 @@ class TreeFill:
         finally:
             os.close(file)
 
-    def _keep(self, name: str, create: Callable[[], None]) -> None:
-        """Create a content's first file in the tree, link it into `contents`, then create the content's other files
-        in the tree. If another fill stored the content meanwhile, share that file."""
-        first, *others = self._paths[name]
-        while True:
-            create()
-            try:
-                os.link(first, content_path(name), src_dir_fd=self._tree, dst_dir_fd=self._contents)
-            except FileExistsError:
-                # Another fill stored it meanwhile: share its file.
-                self._remove(first)
-                if self._is_linked(name):
-                    return None
-                continue
-            except OSError as error:
-                # A hard link of a file in the lake that has as many links as the file system allows.
-                if error.errno != errno.EMLINK:
-                    raise
-            return self._repeat(first, others)
+    def _repeat(self, names: Iterable[str]) -> None:
+        """Create the other files of contents of which one exists."""
+        for name in names if self._others else ():
+            for path in self._others.get(name, ()):
+                try:
+                    os.link(self._path[name], path, src_dir_fd=self._tree, dst_dir_fd=self._tree)
+                except OSError as error:
+                    # The content has as many links as the file system allows: use a copy.
+                    if error.errno != errno.EMLINK:
+                        raise
+                    self._copy(self._tree, self._path[name], path)
 
-    def _repeat(self, first: bytes, others: Iterable[bytes]) -> None:
-        for path in others:
-            try:
-                os.link(first, path, src_dir_fd=self._tree, dst_dir_fd=self._tree)
-            except OSError as error:
-                # The content has as many links as the file system allows: use a copy.
-                if error.errno != errno.EMLINK:
-                    raise
-                self._copy(first, self._tree, path)
-
-    def _copy(self, source: str | bytes, folder: int, path: bytes) -> None:
+    def _copy(self, tree: int, source: bytes, path: bytes) -> None:
         target = self._part / os.fsdecode(path)
-        copy_file(os.fsencode(f"/proc/self/fd/{folder}/{os.fsdecode(source)}"), target)
-        target.chmod(os.stat(source, dir_fd=folder).st_mode & 0o777)
+        copy_file(os.fsencode(f"/proc/self/fd/{tree}/") + source, target)
+        target.chmod(os.stat(source, dir_fd=tree).st_mode & 0o777)
 
     def _remove(self, path: bytes) -> None:
         with suppress(FileNotFoundError):
@@ -299,10 +328,10 @@ class TreeFill:
 
     def _note(self, names: Sequence[str], moved: int) -> None:
         done = self._done
-        counts = [(len(self._paths[name]), self._sizes[name]) for name in names]
+        others = [name for name in names for _ in self._others.get(name, ())] if self._others else []
         self._done = Progress(
-            done.files + sum(count for count, _ in counts),
-            done.bytes_done + sum(count * size for count, size in counts),
+            done.files + len(names) + len(others),
+            done.bytes_done + sum(map(self._sizes.__getitem__, chain(names, others))),
             done.bytes_moved + moved,
             next((way for way in Sharing if way in self._ways), None),
         )
@@ -311,6 +340,13 @@ class TreeFill:
     def _links(self) -> Iterator[Entry]:
         kinds = self._manifest.kinds
         return (self._manifest.entry(place) for place, kind in enumerate(kinds) if kind == LINK)
+
+
+def _remove_folder(path: bytes) -> None:
+    if os.path.islink(path):
+        os.unlink(path)
+    else:
+        shutil.rmtree(path)
 
 
 def _make_link(path: bytes, entry: Entry, target: bytes) -> None:
@@ -324,7 +360,7 @@ def _mode(name: str) -> int:
 
 
 def digest_of(name: str) -> bytes:
-    """Return the digest of a content by its store name: the digest in hex, with "x" appended if executable."""
+    """Return the digest of a content by its store name."""
     return bytes.fromhex(name.removesuffix("x"))
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from array import array
@@ -14,7 +15,7 @@ import pytest
 
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
 from datasets.storage.base import Budget, Cancelled, ContentDamaged, ContentMissing, Lake
-from datasets.storage.cache import LOCK, CacheStore
+from datasets.storage.cache import _FOLDERS, LOCK, CacheStore
 from datasets.storage.contents import Located, Sharing
 from datasets.storage.folder import WHOLE_BYTES
 from datasets.storage.tree_fill import Progress
@@ -44,6 +45,14 @@ def report(progress):
         os.kill(os.getpid(), signal.SIGKILL)
 spec, store, manifest = sys.argv[1:]
 CacheStore(Path(store)).fill("v", open_lake(spec), decode(Path(manifest).read_bytes()), report=report)
+"""
+# Is killed when it has renamed the tree that it removes.
+KILLED_REMOVAL = """
+import os, shutil, signal, sys
+from pathlib import Path
+from datasets.storage.cache import CacheStore
+shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+CacheStore(Path(sys.argv[1])).remove("one")
 """
 
 
@@ -88,8 +97,8 @@ def test_a_tree_has_the_files_of_the_version_read_only(lake: Lake, store: CacheS
     # links hold no bytes of their own
     total = sum(len(content) for kind, content in FILES.values() if kind != LINK)
     assert (reports[-1].files, reports[-1].bytes_done) == (5, total)
-    # in the tree, beside it in `contents`, and in the lake
-    is_linked = (tree / "large").stat().st_nlink == 3
+    # in the tree and in the lake
+    is_linked = (tree / "large").stat().st_nlink == 2
     assert (reports[-1].sharing == Sharing.HARD_LINK) == is_linked
     assert reports[-1].sharing is not None
 
@@ -109,7 +118,7 @@ def test_a_second_version_brings_only_what_is_new(lake: Lake, store: CacheStore)
     assert store.remove("two") == sum(
         map(len, {content for kind, content in FILES.values()} | {b"other"})
     ) - len(b"sub/a")
-    assert not [path for path in (store.root / "contents").rglob("*") if path.is_file()]
+    assert not list((store.root / "trees").iterdir())
     assert store.keys() == set()
 
 
@@ -178,10 +187,40 @@ def test_a_folder_that_is_being_removed_cannot_be_locked_by_another_process(
 
 def test_content_that_a_killed_fill_left_damaged_is_brought_again(lake: Lake, store: CacheStore):
     manifest = kept(lake, FILES)
-    left = store.content(sha256(b"alpha").hexdigest())
-    left.write_bytes(b"ALPHA")
+    left = store.root / "trees" / "v.part"
+    (left / "sub").mkdir(parents=True)
+    (left / "sub/a").write_bytes(b"ALPHA")
+    (left / "sub/a").chmod(0o444)
+    (left / "run.sh").write_bytes(b"#!/bin/sh")  # not executable yet
     store.fill("v", lake, manifest)
     assert (store.tree("v") / "sub/a").read_bytes() == b"alpha"
+    assert (store.tree("v") / "run.sh").stat().st_mode & 0o777 == 0o555
+
+
+def test_files_of_another_tree_that_a_killed_fill_left_do_not_appear(lake: Lake, store: CacheStore):
+    left = store.root / "trees" / "v.part"
+    (left / "old" / "sub").mkdir(parents=True)
+    (left / "old" / "sub" / "a").write_bytes(b"old")
+    (left / "sub").mkdir()
+    (left / "sub" / "old").write_bytes(b"old")
+    (left / "link").symlink_to("old")
+    (left / "elsewhere").symlink_to("old/sub")
+    store.fill("v", lake, kept(lake, FILES))
+    tree = store.tree("v")
+    assert {str(path.relative_to(tree)) for path in tree.rglob("*")} == {*FILES, "sub"}
+    assert os.readlink(tree / "link") == "sub/a"
+
+
+def test_what_a_killed_fill_left_serves_other_trees_too(lake: Lake, store: CacheStore):
+    manifest, reports = many(lake), list[Progress]()
+    with pytest.raises(Cancelled):
+        store.fill("v", lake, manifest, Budget(is_cancelled=lambda: bool(reports)), reports.append)
+    assert store.lacking_bytes(manifest) < manifest.size_bytes
+    store.fill("w", lake, manifest, report=reports.append)
+    assert 0 < reports[-1].bytes_moved < reports[-1].bytes_done
+    store.fill("v", lake, manifest, report=reports.append)
+    assert reports[-1].bytes_moved == 0
+    assert inodes(store, "v") == inodes(store, "w")
 
 
 def test_a_cancelled_fill_ends_between_two_pieces(lake: Lake, store: CacheStore):
@@ -198,7 +237,7 @@ def test_a_cancelled_fill_ends_between_two_pieces(lake: Lake, store: CacheStore)
 def test_a_fill_may_be_cancelled_before_each_content_that_it_verifies(lake: Lake, store: CacheStore):
     manifest, checks = many(lake, 50), count()
     store.fill("v", lake, manifest)
-    shutil.rmtree(store.tree("v"))
+    store.tree("v").rename(store.root / "trees" / "v.part")
     store.fill("v", lake, manifest, Budget(is_cancelled=lambda: next(checks) < 0))
     assert next(checks) >= len(manifest)
 
@@ -228,22 +267,22 @@ def test_trees_with_damaged_content_are_named_and_repaired_in_place(lake: Lake, 
     for key, manifest in trees.items():
         store.fill(key, lake, manifest)
     digest = sha256(LARGE).digest()
-    assert store.remove_damaged([digest]) == set()
-    path = store.content(digest.hex())
+    assert store.find_damaged([digest]) == set()
+    path = store.tree("v") / "large"
     path.chmod(0o644)
     # The lake's file too, where the content is a hard link of it.
     with path.open("r+b") as file:
         file.write(b"damaged")
-    assert store.remove_damaged([digest, sha256(b"beta").digest()]) == {"v", "w"}
+    assert store.find_damaged([digest, sha256(b"beta").digest()]) == {"v", "w"}
     # A verification that was killed before it told of them is repeated.
-    assert store.remove_damaged([digest]) == {"v", "w"}
+    assert store.find_damaged([digest]) == {"v", "w"}
     lake.verify([digest])
     lake.put_part(digest, 0, memoryview(LARGE), len(LARGE))
     is_open = os.open(store.tree("v"), os.O_PATH)
     store.fill("v", lake, trees["v"])
     assert os.stat("large", dir_fd=is_open).st_size == len(LARGE)
     assert (store.tree("v") / "large").read_bytes() == (store.tree("w") / "other").read_bytes() == LARGE
-    assert store.remove_damaged([digest]) == set()
+    assert store.find_damaged([digest]) == set()
     assert sorted(path.name for path in store.tree("v").parent.iterdir()) == ["v", "w"]
 
 
@@ -263,7 +302,7 @@ def test_a_repair_that_was_killed_is_continued(
         with pytest.raises(ZeroDivisionError):
             store.fill("v", lake, manifest)
     # What it brought may not have reached the disk.
-    content = store.content(sha256(LARGE).hexdigest())
+    content = store.root / "trees" / "v.part" / "large"
     content.unlink()
     content.write_bytes(b"half")
     store.fill("v", lake, manifest)
@@ -273,33 +312,109 @@ def test_a_repair_that_was_killed_is_continued(
 
 def damaged_tree(lake: Lake, store: CacheStore) -> Manifest:
     """Fill the tree v, damage its file `large`, and restore it in the lake."""
-    manifest, digest = kept(lake, FILES), sha256(LARGE).digest()
+    manifest = kept(lake, FILES)
     store.fill("v", lake, manifest)
-    path = store.content(digest.hex())
-    path.chmod(0o644)
-    with path.open("r+b") as file:
-        file.write(b"damaged")
-    assert store.remove_damaged([digest]) == {"v"}
-    lake.verify([digest])
-    lake.put_part(digest, 0, memoryview(LARGE), len(LARGE))
+    damage(lake, store)
     return manifest
 
 
-def test_content_that_is_removed_under_a_fill_is_stored_again(
+def damage(lake: Lake, store: CacheStore) -> None:
+    """Damage the file `large` of the tree v, find it, and restore it in the lake."""
+    path, digest = store.tree("v") / "large", sha256(LARGE).digest()
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.write(b"damaged")
+    assert store.find_damaged([digest]) == {"v"}
+    lake.verify([digest])
+    lake.put_part(digest, 0, memoryview(LARGE), len(LARGE))
+
+
+def inodes(store: CacheStore, key: str) -> set[int]:
+    """The inode numbers of a tree's files."""
+    files = (path.stat(follow_symlinks=False) for path in store.tree(key).rglob("*"))
+    return {status.st_ino for status in files if stat.S_ISREG(status.st_mode)}
+
+
+def test_a_tree_that_links_a_damaged_content_before_it_is_found_is_repaired(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    manifest, read, work = kept(lake, FILES), lake.read, iter([True])
+    store.fill("v", lake, manifest)
+
+    def repair_first(digest: bytes) -> bytes:
+        # The new tree has the content and not yet its links.
+        if next(work, False):
+            damage(lake, store)
+            store.fill("v", lake, manifest)
+        return read(digest)
+
+    monkeypatch.setattr(lake, "read", repair_first)
+    store.fill("new", lake, kept(lake, {"same": (FILE, LARGE), "link": (LINK, b"same")}))
+    assert (store.tree("new") / "same").read_bytes() == LARGE
+    assert inodes(store, "new") <= inodes(store, "v")
+    assert not list((store.root / "damaged").iterdir())
+
+
+def test_content_whose_tree_is_removed_under_a_fill_is_stored_again(
     lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
 ):
     store.fill("one", lake, kept(lake, FILES))
     second, makedirs = kept(lake, FILES | {"sub/b": (FILE, b"new")}), os.makedirs
-    # as by the removal of another tree that did not see this fill begin
-    content = store.content(sha256(b"alpha").hexdigest())
 
     def remove_first(*arguments: object, **options: object) -> None:
-        content.unlink(missing_ok=True)
+        store.remove("one")
         makedirs(*arguments, **options)
 
     monkeypatch.setattr("os.makedirs", remove_first)
     store.fill("two", lake, second)
     assert (store.tree("two") / "sub/a").read_bytes() == b"alpha"
+
+
+def test_content_of_two_trees_stays_one_file_if_one_of_them_is_removed_under_a_fill(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    small, makedirs = {"a": (FILE, b"alpha"), "sub/b": (FILE, b"beta")}, os.makedirs
+    for key in ("one", "two"):
+        store.fill(key, lake, kept(lake, small))
+
+    def remove_first(*arguments: object, **options: object) -> None:
+        (store.tree("one") / "a").unlink(missing_ok=True)
+        (store.tree("two") / "sub/b").unlink(missing_ok=True)
+        makedirs(*arguments, **options)
+
+    monkeypatch.setattr("os.makedirs", remove_first)
+    store.fill("three", lake, kept(lake, small))
+    assert (store.tree("three") / "a").samefile(store.tree("two") / "a")
+    assert (store.tree("three") / "sub/b").samefile(store.tree("one") / "sub/b")
+
+
+def test_a_content_that_two_fills_bring_at_the_same_time_becomes_one_file(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    manifest, contents = kept(lake, FILES), lake.contents
+
+    def fill_first(located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
+        monkeypatch.setattr(lake, "contents", contents)
+        CacheStore(store.root).fill("one", lake, manifest)
+        return contents(located)
+
+    monkeypatch.setattr(lake, "contents", fill_first)
+    store.fill("two", lake, manifest)
+    assert inodes(store, "one") == inodes(store, "two")
+    assert not [path for path in (store.root / "trees").iterdir() if path.name not in {"one", "two"}]
+
+
+def test_the_second_names_of_an_earlier_layout_are_removed(lake: Lake, store: CacheStore):
+    """Contents had a name of their own, and what was removed a manifest until it was gone."""
+    store.fill("one", lake, kept(lake, FILES))
+    shelf = store.root / "contents" / "ab"
+    shelf.mkdir(parents=True)
+    (shelf / "cd").hardlink_to(store.tree("one") / "sub/a")
+    (store.root / "removed").mkdir()
+    (store.root / "removed" / "gone").write_bytes(b"a manifest")
+    store.fill("two", lake, kept(lake, FILES))
+    assert {path.name for path in store.root.iterdir()} == set(_FOLDERS)
+    assert inodes(store, "one") == inodes(store, "two")
 
 
 def test_content_that_a_collection_moves_during_a_fill_is_found_again(
@@ -348,28 +463,19 @@ def test_a_collection_in_the_middle_of_a_pack_repeats_what_was_written_of_it(
     assert {path.name: path.read_bytes() for path in store.tree("v").iterdir()} == TWICE
 
 
-class Killed(BaseException):
-    """In place of SIGKILL: nothing of ours runs afterwards."""
-
-
 @pytest.mark.parametrize("again", ["one", "two"], ids=["the same", "another"])
-def test_contents_that_a_killed_removal_left_go_with_the_next_work_on_the_location(
-    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch, again: str
+def test_what_a_killed_removal_left_goes_with_the_next_work_on_the_location(
+    lake: Lake, store: CacheStore, again: str
 ):
     store.fill("one", lake, kept(lake, FILES))
     store.fill("two", lake, kept(lake, {"a": (FILE, b"alpha")}))
-
-    def kill(*_: object) -> int:
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CacheStore, "_remove_contents", kill)
-        with pytest.raises(Killed):
-            store.remove("one")
+    arguments = [sys.executable, "-c", KILLED_REMOVAL, str(store.root)]
+    assert subprocess.run(arguments, check=False, cwd=CHECKOUT).returncode == -9
     assert store.keys() == {"two"}
-    CacheStore(store.root).remove(again)
-    left = {path.read_bytes() for path in (store.root / "contents").rglob("*") if path.is_file()}
-    assert left == ({b"alpha"} if again == "one" else set())
+    store.remove(again)
+    left = {path.read_bytes() for path in store.root.rglob("*") if path.is_file() and path.stat().st_size}
+    manifests = {path.read_bytes() for path in (store.root / "manifests").iterdir()}
+    assert left - manifests == ({b"alpha"} if again == "one" else set())
 
 
 def test_files_are_read_only_whatever_the_umask(lake: Lake, store: CacheStore):

@@ -2,7 +2,7 @@
 adds one.
 
 Sent as text (see data_pod_objects.py), so it imports nothing of ours but pod_program.py and runs on Python 3.9.
-The directory layout is that of datasets/storage/cache.py, the manifest format that of datasets/manifests.py. At
+The directory layout is contents/, manifests/ and trees/, the manifest format that of datasets/manifests.py. At
 most one such pod works on a volume. Configured by the environment variables below. It prints JSON lines:
 {"progress": [files, bytes, bytes fetched]}, and at the end {"keys": [the trees on the volume]}.
 """

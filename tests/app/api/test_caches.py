@@ -54,7 +54,7 @@ def test_caches_that_share_damaged_content_are_out_of_use_and_repaired_from_the_
         lambda: not carry_out_due() and api("ben").get(f"caches/{made['id']}").body["state"] == "ready"
     )
     store, digest = store_of(CacheLocation.objects.get()), sha256(large.encode()).digest()
-    path = store.content(digest.hex())
+    path = store.tree(str(version.pk)) / "a"
     path.chmod(0o644)
     for damaged in {path, lake_of(cast.project).path_of(*lake_of(cast.project).locate([digest]))}:
         damaged.chmod(0o644)
