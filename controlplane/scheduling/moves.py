@@ -205,8 +205,8 @@ class Moves:
         return not self.fits(item) and self._find_replaced(item) is not None
 
     def _find_replaced(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Return lower-priority jobs of the project that the job can replace so that the project stays within
-        its share; None if there are none."""
+        """Return the cheapest lower-priority jobs of the project that make room, if the project stays within its share
+        with the job in their place; else None."""
         if item.job.was_preempted_by is not None:
             return None  # so that preempted jobs cannot preempt each other forever
         policy = ReplaceOwnPolicy(item)
@@ -228,8 +228,9 @@ class Moves:
         )
 
     def replace(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Stop lower priorities of the job's project where that keeps it inside its limit, else some of these and some
-        of other projects, and serve the job. Return the victims; None, with nothing changed, if they are not enough."""
+        """Stop lower priorities of the job's project, and jobs of other projects where these are not enough, and serve
+        the job. Return the victims; None, with nothing changed, if they are not enough."""
+        # Below the limit this has been tried (`could_replace_own`); at the limit it is the cheaper search of both.
         victims = self._find_replaced(item) if over_limit(item) is not None else None
         if victims is None:
             own = self._state.candidates.of(item.account)

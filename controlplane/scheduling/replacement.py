@@ -13,8 +13,12 @@ from controlplane.scheduling.victims import Candidate, ReclaimPolicy, VictimPoli
 
 
 class ReplaceOwnPolicy(VictimPolicy):
-    """Allows lower priorities of the job's own project. `stays_in_share` is for the caller to check, once the victims
-    are known."""
+    """Allows lower priorities of the job's own project, as a quick search for the cheapest of them that make room.
+
+    Whether the project then `stays_in_share` is checked for that set only: a job in share would otherwise stop more
+    than it needs, while as a borrower it may have room later in the cycle. For a job that cannot borrow, because its
+    project is at its limit, `ReplacePolicy` looks at other sets.
+    """
 
     def __init__(self, item: Waiting) -> None:
         self._account = item.account
@@ -45,10 +49,11 @@ class ReplaceOwnPolicy(VictimPolicy):
 
 
 class ReplacePolicy(VictimPolicy):
-    """Allows lower priorities of the job's own project together with jobs of other projects.
+    """Allows lower priorities of the job's own project, alone if the project stays within its share with the job in
+    their place, else together with jobs of other projects.
 
     The project gives up what its own jobs hold, so it gains only the rest, and reclaims what `ReclaimPolicy` allows for
-    that gain. With the job it must be inside its quota: that is owed to it, while two projects that exchange GPUs
+    that gain. Then it must be inside its quota with the job: that is owed to it, while two projects that exchange GPUs
     beyond their quotas could go on for many cycles.
     """
 
@@ -88,11 +93,14 @@ class ReplacePolicy(VictimPolicy):
         return self._loosest.accepts([one for one in victims if one not in self._lower])
 
     def completes(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the project, once these jobs are stopped, gains GPUs, stays inside its quota, and
-        may reclaim the jobs of other projects among these for that gain."""
+        """Return whether these are all of its own project, which stays within its share; else whether it gains GPUs,
+        stays inside its quota, and may reclaim the jobs of other projects among these for that gain."""
         given_up = sum(one.milli_gpus for one in victims if one in self._lower)
-        gain = self._item.milli_gpus - given_up
-        if gain <= 0 or not self._item.account.is_in_quota_with(gain):
+        others = [one for one in victims if one not in self._lower]
+        account, gain = self._item.account, self._item.milli_gpus - given_up
+        # Preempted jobs could preempt each other forever.
+        if not others and self._item.job.was_preempted_by is None and account.is_in_share_with(gain):
+            return True
+        if gain <= 0 or not account.is_in_quota_with(gain):
             return False
-        reclaim = ReclaimPolicy(self._item, given_up=given_up)
-        return reclaim.accepts([one for one in victims if one not in self._lower])
+        return ReclaimPolicy(self._item, given_up=given_up).accepts(others)

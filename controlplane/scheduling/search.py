@@ -57,11 +57,16 @@ class _Search:
         """Keep the set if it is the cheapest so far and the policy allows it."""
         if self.policy.required:
             # No job is stopped only to keep a project inside its quota: the rest must be allowed as it is.
-            victims = _spare(self, victims)
+            victims = _without_needless(self, victims)
         cost = preemption_cost(victims)
         is_better = self.best_harm is None or cost < self.best_harm
         if is_better and self.policy.completes(victims) and self.policy.accepts(victims):
             self.best, self.best_harm = victims, cost
+
+    def result(self) -> frozenset[Candidate] | None:
+        """Return the best set without needless victims; None if there is none."""
+        # With `required` jobs it has none: see `offer`.
+        return self.best if self.best is None or self.policy.required else _without_needless(self, self.best)
 
 
 def find_victims(
@@ -116,7 +121,7 @@ def _search_in(
         _search_one_pod(search, ordered)
     else:
         _search_gang(search, ordered)
-    return None if search.best is None else _spare(search, search.best)
+    return search.result()
 
 
 def _search_indexed(
@@ -146,7 +151,7 @@ def _search_indexed(
             found[local.node.name] = local
             for victims in _options(request, local, 1):
                 search.offer(victims)
-    return None if search.best is None else _spare(search, search.best)
+    return search.result()
 
 
 def _is_enough(request: Request, room: FreeCapacity, victim: Candidate) -> bool:
@@ -379,7 +384,7 @@ def _with_host_room(
     return victims
 
 
-def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:
+def _without_needless(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:
     """Return the set without needless victims; the most expensive ones are dropped first."""
     gains = _Gains(search, victims)
     for victim in sorted(victims, key=lambda item: preemption_cost((item,)), reverse=True):

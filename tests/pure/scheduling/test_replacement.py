@@ -166,6 +166,23 @@ def test_a_project_at_its_limit_replaces_its_lower_priorities():
     assert {one.id for one in settle(cluster, decide).jobs if one.state == "active"} == {"high2"}
 
 
+def test_at_the_limit_a_lower_priority_goes_that_gives_up_enough():
+    """The cheapest one makes room on the node, and leaves the project above its limit."""
+    cluster = view(
+        [node("n0", 5)],
+        [project("a", 4, limit_milli_gpus=4000)],
+        [
+            running(job("big1", "a", 2, priority=LOW), ("n0", [0, 1])),
+            running(job("small2", "a", 1, priority=LOW), ("n0", [2])),
+            running(job("same3", "a", 1, priority=HIGH), ("n0", [3])),
+            job("high4", "a", 2, priority=HIGH),
+        ],
+    )
+    assert names(decide(cluster).preempts) == ["big1"]
+    last = settle(cluster, decide)
+    assert {one.id for one in last.jobs if one.state == "active"} == {"small2", "same3", "high4"}
+
+
 def test_a_job_that_cannot_be_preempted_stays_inside_the_quota():
     """A lower priority that can be preempted makes no room under the quota of those that cannot."""
     cluster = view(
