@@ -1,4 +1,4 @@
-"""Accounts of projects and departments: the GPUs that each is entitled to and those that it holds."""
+"""Accounts of projects and departments: how many GPUs each is entitled to, and how many it has."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from controlplane.scheduling.view import ClusterView, JobView
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """What one project or department is entitled to and what it uses, in milli-GPUs; None means unlimited.
+    """What one project or department is entitled to and uses, in milli-GPUs; None means unlimited. Limits, and the
+    quota of non-preemptible jobs, bound both `allocated` and `held`.
 
-    `allocated`: what counts against the fair share: jobs that are running (not stopping), starting, or have a promise.
-    `held`: GPUs not yet proven free, so stopping jobs count and promises do not. Both `allocated` and `held` are
-    checked against the limit and against the quota of non-preemptible jobs. `fixed`, `held_fixed`: the non-preemptible
-    part of `allocated` and of `held`. `reclaimed`: what this cycle takes from the account for other projects; its own
-    waiting jobs may not use it, although it no longer counts in `allocated`. `running`: held by jobs that started
-    before this cycle and that this cycle keeps; only these can become victims. `sizes`: how many of those jobs there
-    are of each size (milli-GPUs per job). `growth`: what active jobs request beyond `allocated` (see `_growth`).
-    `changes`: incremented by every change of `running` or
-    `sizes`, so that values cached for them can be recognised as outdated.
-    `requested`: `allocated`, `growth` and what queued jobs request. `sure`: what no other project can reclaim: the fair
-    share, but at most the quota while shares are oversold. `rank`: lower is older. `usage`: the fraction of the cluster
-    that it used recently, 0 to 1.
+    `allocated`: what counts against the fair share: jobs that run (not stopping), start, or have a promise. `held`:
+    GPUs that are not proven free yet, so that stopping jobs count and promises do not. `fixed`, `held_fixed`: the
+    non-preemptible parts of these. `requested`: `allocated`, `growth` and what queued jobs request. `sure`: what no
+    other project can reclaim: the fair share, but at most the quota while shares are oversold. `reclaimed`: what this
+    cycle takes for other projects; the account's own waiting jobs may not use it, although it no longer counts as
+    allocated.
+
+    `running`: held by jobs that started before this cycle and that it keeps; only these can become victims. `sizes`:
+    how many of them there are, by milli-GPUs per job. `changes`: incremented by every change of `running` or `sizes`,
+    so that cached values are known to be outdated. `growth`: what active jobs request beyond `allocated` (see
+    `_growth`). `rank`: lower is older. `usage`: the fraction of the cluster that was used recently, 0 to 1.
     """
 
     name: str
@@ -53,9 +53,8 @@ class Account:
 
     @property
     def entitled(self) -> int | None:
-        """Return the entitlement, in milli-GPUs: the larger of quota and fair share, at most the limit. None if
-        the account has no quota and no limit.
-        """
+        """The entitlement in milli-GPUs: the larger of quota and fair share, at most the limit. None if there is
+        neither a quota nor a limit."""
         # Not all of it is safe: a project inside its own quota reclaims down to the quota of this one (`sure`).
         if self.quota is None:
             return self.limit
@@ -64,12 +63,12 @@ class Account:
 
     @property
     def is_within_limit(self) -> bool:
-        """Return whether the account stays within its limit with the plan so far. Jobs that ran above the
-        limit before this cycle do not count against it."""
+        """Whether the plan so far keeps the account within its limit. Jobs that ran above the limit before this cycle
+        do not count."""
         return self.limit is None or self.allocated <= max(self.limit, self.running)
 
     def line(self) -> tuple[Account, ...]:
-        """Return this account, followed by its department if it has one."""
+        """Return this account and, if it has one, that of its department."""
         return (self,) if self.parent is None else (self, self.parent)
 
     def is_in_quota_with(self, milli_gpus: int) -> bool:
@@ -77,17 +76,17 @@ class Account:
         return self.quota is None or self.allocated + milli_gpus <= self.quota
 
     def is_in_share_with(self, milli_gpus: int) -> bool:
-        """Return whether the account stays within its fair share, or else within its quota, if `milli_gpus`
-        are added.
+        """Return whether the account stays within its fair share, or else within its quota, if `milli_gpus` are
+        added.
 
-        The quota is checked too, because shares follow demand: a job that was not counted in the demand
-        does not raise its project's share.
+        The quota counts too, because shares follow demand: a job that was not counted in the demand does not raise
+        its project's share.
         """
         with_more = self.allocated + milli_gpus
         return with_more <= self.fair_share or (self.quota is not None and with_more <= self.quota)
 
     def start(self, milli_gpus: int, is_preemptible: bool) -> None:
-        """Count a starting job; negative `milli_gpus` undo that."""
+        """Count a job that starts; negative `milli_gpus` undo that."""
         for account in self.line():
             account.allocated += milli_gpus
             account.held += milli_gpus
@@ -96,13 +95,13 @@ class Account:
                 account.held_fixed += milli_gpus
 
     def promise(self, milli_gpus: int, is_preemptible: bool) -> None:
-        """Count a job that is promised capacity; negative `milli_gpus` undo that."""
+        """Count a job to which capacity is promised; negative `milli_gpus` undo that."""
         for account in self.line():
             account.allocated += milli_gpus
             account.fixed += 0 if is_preemptible else milli_gpus
 
     def stop(self, milli_gpus: int) -> None:
-        """Count a running preemptible job as stopping."""
+        """Count a running preemptible job of this size as stopping."""
         for account in self.line():
             account.allocated -= milli_gpus
         self.run(milli_gpus, -1)
@@ -114,15 +113,15 @@ class Account:
         self.run(milli_gpus)
 
     def run(self, milli_gpus: int, count: int = 1) -> None:
-        """Add `count` jobs of this size to those that could become victims; a negative `count` removes them."""
+        """Add `count` jobs of this size to those that could become victims. A negative `count` removes jobs."""
         for account in self.line():
             account.running += count * milli_gpus
             account.sizes[milli_gpus] += count
             account.changes += 1
 
     def book(self, milli_gpus: int, is_preemptible: bool, is_stopping: bool, count: int = 1) -> None:
-        """Add `count` active jobs of the view, each of this size, to this account and its department; a negative
-        `count` removes them."""
+        """Count `count` active jobs of the view, each of this size, in this account and in its department's. A
+        negative `count` removes them."""
         change = count * milli_gpus
         for account in self.line():
             account.held += change
@@ -135,7 +134,8 @@ class Account:
 
 
 def open_accounts(view: ClusterView) -> dict[str, Account]:
-    """Return one empty account per project, by name; projects of a department share its account as parent."""
+    """Return one empty account per project, by the project's name. The projects of a department have its account as
+    their parent."""
     parents = {
         item.name: Account(
             item.name, None, item.quota_milli_gpus, item.limit_milli_gpus, item.weight, item.priority,
@@ -157,15 +157,15 @@ def open_accounts(view: ClusterView) -> dict[str, Account]:
 
 
 def held_milli_gpus(job: JobView) -> int:
-    """Return the milli-GPUs that an active job holds, over all its pods."""
+    """Return how many milli-GPUs an active job holds, all its pods together."""
     return sum([milli_gpus for placement in job.placements for _, milli_gpus in placement.devices])
 
 
 def book_active(
     accounts: Mapping[str, Account], jobs: Sequence[JobView], held: Sequence[int], sign: int = 1
 ) -> None:
-    """Add what the active jobs hold (`held`, in milli-GPUs) to their accounts; with `sign` -1, remove it. Jobs of a
-    deleted project are skipped."""
+    """Count the active jobs in their projects' accounts; with `sign` -1, no longer. `held`: what each job holds, in
+    milli-GPUs. Jobs of deleted projects are skipped."""
     # A new state has thousands of jobs and few distinct sizes.
     equal = Counter(
         [
@@ -202,7 +202,7 @@ def divide_cluster(
 ) -> None:
     """Set `requested`, `fair_share` and `sure` of every account.
 
-    `total`: the milli-GPUs to divide. `waiting`: per project, the (preemptible, non-preemptible) milli-GPUs that its
+    `total`: the milli-GPUs to divide. `waiting`: by project, the (preemptible, non-preemptible) milli-GPUs that its
     queued jobs request. Non-preemptible requests count only up to the quota, because such jobs can never use more.
     `usage_weight_milli`: see `shares.divide`.
     """
@@ -254,8 +254,8 @@ def _divide(total: int, siblings: list[Account], usage_weight_milli: int) -> Non
 
 
 def most_inside(sizes: Mapping[int, int], bound: int | None) -> int:
-    """Return the largest total of milli-GPUs, at most `bound` (None: no bound), over all subsets of these jobs.
-    `sizes`: number of jobs by milli-GPUs per job."""
+    """Return the largest total of milli-GPUs, at most `bound` (None: no bound), that a selection of these jobs can
+    have. `sizes`: number of jobs, by milli-GPUs per job."""
     total = sum(size * count for size, count in sizes.items())
     if bound is None or total <= bound:
         return total

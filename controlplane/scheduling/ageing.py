@@ -1,9 +1,9 @@
-"""Ageing of gangs: a gang that has waited long for its first start may stop jobs that others run above their
-quotas.
+"""Ageing of gangs (jobs of several pods): one that has waited long for its first start may stop jobs that others run
+above their quotas.
 
-Its project's fair share is ignored then; limits still apply. Little work is lost, because only jobs that have
-just written a checkpoint are stopped; the gang waits until there are enough of them. A gang ages only before
-its first start, so it cannot stop jobs again after a preemption of its own.
+The fair share of its project is ignored then; limits still apply. Little work is lost, because only jobs that have
+just written a checkpoint are stopped; the gang waits until there are enough of them. A gang ages only before its
+first start, so that it cannot stop jobs again after it was preempted itself.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ MOST_LOST_SECONDS = 300
 
 
 def can_age(item: Waiting) -> bool:
-    """Return whether the job is a gang of several pods that has never started, not missing workers of a
-    running job."""
+    """Return whether the job is a gang of several pods that has never started. Missing workers of a running job are
+    none."""
     return item.request.pods > 1 and item.job.waiting_since is not None and not item.job.grows
 
 
 def is_aged(item: Waiting, now: int, after_seconds: int) -> bool:
-    """Return whether a gang for which `can_age` holds has waited at least `after_seconds` for its first start."""
+    """Return whether a gang for which `can_age` holds has waited for at least `after_seconds`. `now`: in Unix
+    seconds."""
     since = item.job.waiting_since
     return since is not None and now - since >= after_seconds
 
 
 class AgeingPolicy(VictimPolicy):
-    """Allows jobs of the gang's own project with the same or lower priority, and jobs of other projects as
-    long as those projects and their departments keep their quotas."""
+    """Which jobs an aged gang may stop: those of its own project with at most its priority, and those of other
+    projects that, with their departments, keep their quotas."""
 
     def __init__(self, item: Waiting) -> None:
         self._account = item.account
@@ -46,12 +47,12 @@ class AgeingPolicy(VictimPolicy):
 
     @property
     def signature(self) -> Hashable:
-        """Return the project and the priority of the gang."""
+        """What the policy's verdicts depend on: the project and the priority of the gang."""
         return "ageing", self._account.name, self._priority
 
     def concerns(self, victim_account: Account) -> bool:
-        """Return whether the victim's project and department hold more than their quotas; the gang's own
-        accounts are not tested."""
+        """Return whether the victim's project and department hold more than their quotas. Accounts that are also the
+        gang's are not tested."""
         return all(_borrowed(account) > 0 for account in self._losing(victim_account))
 
     def may_preempt(self, candidate: Candidate) -> bool:
@@ -61,7 +62,7 @@ class AgeingPolicy(VictimPolicy):
         return self.concerns(candidate.account) and self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether every other project and department keeps its quota after all these jobs have stopped."""
+        """Return whether every other project and department keeps its quota once all these jobs have stopped."""
         taken: dict[Account, int] = {}
         for victim in victims:
             for account in self._losing(victim.account):
@@ -69,8 +70,7 @@ class AgeingPolicy(VictimPolicy):
         return all(milli_gpus <= _borrowed(account) for account, milli_gpus in taken.items())
 
     def _losing(self, victim_account: Account) -> list[Account]:
-        """Return the victim's project and department, without those that are also the gang's: they lose
-        nothing."""
+        """Return the victim's project and department, except those that are also the gang's: these lose nothing."""
         return [account for account in victim_account.line() if account not in self._account.line()]
 
 
@@ -79,8 +79,8 @@ def _borrowed(account: Account) -> int:
 
 
 def just_checkpointed(candidates: Iterable[Candidate], now: int) -> Candidates:
-    """Return the candidates that have run for LEAST_RUN_SECONDS and wrote a checkpoint in the last
-    MOST_LOST_SECONDS."""
+    """Return the candidates that have run for LEAST_RUN_SECONDS and wrote a checkpoint within the last
+    MOST_LOST_SECONDS. `now`: in Unix seconds."""
     found = Candidates(now)
     for candidate in candidates:
         if _is_cheap(candidate.job, now):

@@ -1,7 +1,7 @@
-"""Replace the names in a view with numbers, so that it can be attached to a bug report. Pure.
+"""Replace the names in a view with numbers, so that the view can be attached to a bug report.
 
-The numbers sort as the names did, so ties between equal places are broken alike and the anonymous view gets
-the same plan.
+The numbers sort as the names did. So ties between equal places are broken alike, and the anonymous view gets the same
+plan.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from controlplane.scheduling.view import ClusterView, Extras, JobView, PodPlacem
 
 
 def anonymous(view: ClusterView) -> ClusterView:
-    """Return the view with all names and ids replaced by numbers."""
+    """Return the view with all names and ids replaced by numbers, and without what names datasets and volumes."""
     nodes = _numbered("node", (node.name for node in view.nodes))
     projects = _numbered("project", (project.name for project in view.projects))
     departments = _numbered("department", (one.name for one in view.departments))
@@ -63,9 +63,7 @@ def _extras(view: ClusterView) -> Iterable[str]:
 
 
 def _in(names: Mapping[str, str], name: str) -> str:
-    """Return the replacement of a name; "" for a name that the view does not define, such as that of a removed
-    node.
-    """
+    """Return the replacement of a name; "" if the view does not define the name, such as that of a removed node."""
     return names.get(name, "")
 
 

@@ -1,4 +1,5 @@
-"""The running jobs that could be stopped: indexed by node, and grouped by project into classes sorted by cost."""
+"""The running jobs that could be stopped (candidates): by node, and by project in classes of equal jobs, which are
+sorted by cost."""
 
 from __future__ import annotations
 
@@ -28,9 +29,8 @@ MOST_VERDICTS = 64
 
 
 class NodeCandidates:
-    """One node and the candidates that run on it. `bound`: a lower bound on the cost of freeing room for one
-    more pod there.
-    """
+    """A node and the candidates that run on it. `bound`: a lower bound on the cost of freeing room for one more pod
+    of `request` there."""
 
     __slots__ = (
         "_gains", "_members", "bound", "candidates", "holders", "holds", "node", "pods_before", "request",
@@ -51,13 +51,12 @@ class NodeCandidates:
 
     @property
     def room_for(self) -> int:
-        """Return how many more pods fit on this node once all its candidates are stopped."""
+        """How many more pods fit on this node once all its candidates are stopped."""
         return self.gain(self._members)
 
     def gain(self, victims: Set[Candidate]) -> int:
-        """Return how many more pods fit on this node once `victims` are stopped; victims on other nodes have no
-        effect.
-        """
+        """Return how many more pods fit on this node once `victims` are stopped. Victims on other nodes change
+        nothing."""
         here = self._members & victims
         gain = self._gains.get(here)
         if gain is None:
@@ -65,9 +64,8 @@ class NodeCandidates:
         return gain
 
     def by_device(self) -> tuple[list[list[Candidate]], list[int]]:
-        """Return two lists with one entry per device: the candidates that hold a part of the device, and the
-        milli-GPUs that they hold of it together.
-        """
+        """Return two lists with one entry per device: the candidates that hold a part of it, and the milli-GPUs that
+        they hold of it together."""
         if self.holders is None:
             node = self.node
             self.holders, self.holds = [[] for _ in node.free], [0] * len(node.free)
@@ -82,11 +80,8 @@ class NodeCandidates:
 
 
 class Candidates(defaultdict[str, list[Candidate]]):
-    """The preemptible running jobs, by the name of each node that they use.
-
-    They are also grouped by project into classes that a policy treats alike. For each request there is an index
-    of the nodes, sorted by the cost of freeing room on them.
-    """
+    """The preemptible running jobs, by the name of each node that they use; also by project, in classes that policies
+    treat alike. Nodes are indexed by the cost of freeing room on them, per request."""
 
     def __init__(self, now: int) -> None:
         super().__init__(list)
@@ -106,7 +101,7 @@ class Candidates(defaultdict[str, list[Candidate]]):
         self._fresh: list[tuple[int, str]] = []
 
     def add(self, candidate: Candidate) -> None:
-        """Add a job that can be stopped."""
+        """Add a job that could be stopped."""
         self.by_id[candidate.job.id] = candidate
         if candidate.is_fresh:
             heappush(self._fresh, (candidate.job.started_at or 0, candidate.job.id))
@@ -129,23 +124,24 @@ class Candidates(defaultdict[str, list[Candidate]]):
             del classes[candidate.victim_class]
 
     def checkpoint(self, job: JobView) -> None:
-        """Update a candidate's job after a new checkpoint; the work that it would lose is computed before the
+        """Replace the job of a candidate after a new checkpoint. The work that it would lose is computed before the
         next search."""
         self.by_id[job.id].job = job
         # Checkpoints are frequent, so the work lost is only computed, for all candidates, before the next search.
         self._weighed_at = None
 
     def of(self, account: Account) -> Iterator[Candidate]:
-        """Iterate over the candidates of one project, in no order."""
+        """Yield the candidates of one project, in no order."""
         return (one for same in self._projects.get(account, {}).values() for one in same.members)
 
     def lower_milli_gpus(self, account: Account, priority: int) -> int:
-        """Return the milli-GPUs that the project's candidates below this priority hold together."""
+        """Return how many milli-GPUs the project's candidates below this priority hold together."""
         classes = self._projects.get(account, {})
         return sum(named[1] * len(same) for named, same in classes.items() if named[2] < priority)
 
     def lowest_priorities(self) -> dict[str, int]:
-        """Return the lowest priority of the candidates of each project, by the project's name."""
+        """Return the lowest priority among each project's candidates, by the project's name; without projects that
+        have none."""
         return {
             account.name: min(priority for _, _, priority, *_ in classes)
             for account, classes in self._projects.items()
@@ -153,8 +149,8 @@ class Candidates(defaultdict[str, list[Candidate]]):
         }
 
     def accepted(self, policy: VictimPolicy, request: Request | None = None) -> Accepted:
-        """Return the classes whose jobs the policy accepts as single victims. One job of each class is tested.
-        `request`: what the policy's job requests, for which verdicts are cached until the next `rewind`."""
+        """Return the classes whose jobs the policy accepts as single victims; one job of each class is tested.
+        `request`: that of the job that needs room; with it, results are cached until the next `rewind`."""
         verdicts = {} if request is None else self._verdicts_for(request, policy)
         found: Accepted = {}
         for account, classes in self._projects.items():
@@ -176,12 +172,12 @@ class Candidates(defaultdict[str, list[Candidate]]):
         return self._verdicts.setdefault(key, {})
 
     def has_fresh(self) -> bool:
-        """Return whether any candidate has run for less than the minimum run time."""
+        """Return whether a candidate has run for less than the minimum run time."""
         return self._oldest_fresh() is not None
 
     def mature(self, started_by: int) -> Iterator[Candidate]:
-        """Remove and yield the candidates that started by `started_by` (Unix seconds) and were protected as
-        fresh until now. The caller adds them again as unprotected ones."""
+        """Remove and yield the candidates that were protected by the minimum run time and started at `started_by`
+        (Unix seconds) or before. The caller adds them again, unprotected."""
         while (oldest := self._oldest_fresh()) is not None and (oldest.job.started_at or 0) <= started_by:
             self.remove(oldest)
             yield oldest
@@ -197,7 +193,8 @@ class Candidates(defaultdict[str, list[Candidate]]):
         return None
 
     def rewind(self, now: int) -> None:
-        """Begin another cycle at `now`. The work that each job would lose is computed when it is first needed."""
+        """Begin another cycle at `now` (Unix seconds). The work that each job would lose is computed when it is first
+        needed."""
         self._now, self.depend_on_time = now, False
         # The cached bounds include the work lost up to the last cycle, and the verdicts depend on its shares.
         self._indexes.clear()
@@ -214,18 +211,16 @@ class Candidates(defaultdict[str, list[Candidate]]):
                 same.forget_order()
 
     def index(self, request: Request, room: FreeCapacity) -> NodeIndex:
-        """Return the nodes sorted by the cost of freeing room for one pod. The index follows the changes of
-        `room`, which must be the same object in every call.
-        """
+        """Return the nodes sorted by the cost of freeing room for one pod of `request`. The index follows the changes
+        of `room`, which must be the same object in every call."""
         if request not in self._indexes:
             self._indexes[request] = NodeIndex(request, room, self)
         return self._indexes[request]
 
 
 class SortedClass:
-    """The candidates of one class, sorted by the cost of stopping one of them. They are sorted on the first
-    access.
-    """
+    """The candidates of one class, in ascending order of the cost of stopping one of them. They are sorted when
+    `by_cost` is first called."""
 
     __slots__ = ("_by_id", "_sorted", "most_devices")
 
@@ -239,12 +234,12 @@ class SortedClass:
         return len(self._by_id)
 
     def forget_order(self) -> None:
-        """Drop the sort order, because costs have changed; the next access sorts again."""
+        """Forget the order, because costs have changed. The next call of `by_cost` sorts again."""
         self._sorted = None
 
     @property
     def first(self) -> Candidate:
-        """Return any member; policies do not distinguish between the members of a class."""
+        """Any member: policies treat all members of a class alike."""
         return next(iter(self._by_id.values()))
 
     @property
@@ -253,7 +248,7 @@ class SortedClass:
         return self._by_id.values()
 
     def by_cost(self) -> Iterator[tuple[CostAlone, Candidate]]:
-        """Iterate over the members with the cost of stopping each alone, ascending."""
+        """Yield each member after the cost of stopping it alone, in ascending order of the cost."""
         if self._sorted is None:
             self._sorted = sorted(map(_in_class, self._by_id.values()))
         return ((_cost_alone(one[-1]), one[-1]) for one in self._sorted)
@@ -273,7 +268,7 @@ class SortedClass:
 
 
 def _in_class(candidate: Candidate) -> _Ordered:
-    """Return what sorts members of one class, which have one size, like `_cost_alone`."""
+    """Return a key that sorts the members of one class like `_cost_alone`: they all have one size."""
     job = candidate.job
     return candidate.work_lost, -job.submit_rank, job.id, candidate
 
@@ -287,21 +282,21 @@ def _accepted_of(
 
 
 def cheapest_first(classes: Iterable[SortedClass]) -> Iterator[Candidate]:
-    """Iterate over the members of these classes in ascending order of the cost of stopping one of them."""
+    """Yield the members of these classes, in ascending order of the cost of stopping one of them."""
     return (candidate for _, candidate in merge(*[same.by_cost() for same in classes]))
 
 
 def _cost_alone(candidate: Candidate) -> CostAlone:
-    """Return the part of `preemption_cost` that differs between single jobs."""
+    """Return the part of `preemption_cost` in which single jobs differ; smaller is cheaper."""
     lost = candidate.work_lost
     return (magnitude(lost), candidate.milli_gpus, lost, -candidate.job.submit_rank, candidate.job.id)
 
 
 class NodeIndex:
-    """Nodes sorted by a lower bound on the cost of freeing room for one pod.
+    """Nodes sorted by a lower bound on the cost of freeing room for one pod of `request`.
 
-    Only the nodes that changed since the last call are examined again. Otherwise each of many equal jobs that
-    reclaim in one cycle would search every node.
+    Only nodes that changed since the last call are examined again. Otherwise each of many equal jobs that reclaim in
+    one cycle would examine every node.
     """
 
     def __init__(self, request: Request, room: FreeCapacity, candidates: Candidates) -> None:
@@ -322,7 +317,8 @@ class NodeIndex:
         self._visited: dict[int, NodeCandidates] = {}
 
     def ascending(self, accepted: Accepted) -> Generator[NodeCandidates, None, None]:
-        """Iterate over the nodes, with their candidates of these classes, in ascending order of the bound."""
+        """Yield the nodes on which room could be freed, with their candidates of these classes, in ascending order of
+        the lower bound."""
         self._follow_changes()
         if not self._accepted >= accepted.keys():
             self._heap = self._all.copy()
@@ -365,7 +361,8 @@ class NodeIndex:
         heappush(self._heap, entry)
 
     def _visit(self, order: int, accepted: Accepted) -> NodeCandidates | None:
-        """Return the node with its candidates of these classes; None if they cannot make room."""
+        """Return the node with its candidates of these classes; None if stopping them cannot make room. `order`: the
+        node's index."""
         node = self._room.nodes[order]
         here = [one for one in self._candidates[node.name] if one.victim_class in accepted]
         known = self._visited.get(order)
@@ -386,8 +383,8 @@ class NodeIndex:
 
 
 def could_host(request: Request, node: NodeCapacity, candidates: Sequence[Candidate]) -> bool:
-    """Return False if one pod cannot fit on this node even with all its candidates stopped. A quick test:
-    True proves nothing."""
+    """Return False if one pod cannot fit on this node even with all its candidates stopped. The test is quick: True
+    proves nothing."""
     devices = request.whole_devices
     if devices == 0:
         return True
@@ -397,8 +394,8 @@ def could_host(request: Request, node: NodeCapacity, candidates: Sequence[Candid
 
 
 def lower_bound(request: Request, local: NodeCandidates, more: int) -> Bound:
-    """Return a lower bound on the cost of freeing room on this node for `more` pods than fit now. It compares with the
-    first five items of a `Cost`."""
+    """Return a lower bound on the cost of freeing room on this node for `more` pods than fit now. It is compared with
+    the first five items of a `Cost`."""
     name = local.node.name
     missing = (local.pods_before + more) * request.whole_devices - local.node.whole
     real = local.candidates

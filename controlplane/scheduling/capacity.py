@@ -1,4 +1,4 @@
-"""Free capacity per node and device, indexed for placement. Units: milli-GPUs, milli-CPUs and MiB."""
+"""Free capacity per node and device, indexed for placement. Amounts are in milli-GPUs, milli-CPUs and MiB."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ WHOLE_GPU = 1000
 class NodeCapacity:
     """The free capacity of one node.
 
-    `order`: its index among all nodes sorted by name. `part`: the name of the PoolIndex that contains it. `is_open`: it
-    accepts new pods. `indexes`, `modes` and `free` have one entry per device; `free` counts milli-GPUs, `whole` the
-    devices that are entirely free. `is_divided`: its devices are assigned in parts of a GPU only
+    `order`: its index among all nodes sorted by name. `part`: the name of the PoolIndex that contains it. `is_open`:
+    it accepts new pods. `indexes`, `modes` and `free` have one entry per device; `free` is in milli-GPUs. `whole`:
+    how many devices are entirely free. `is_divided`: its devices are given out in parts of a GPU only
     (SharingMode.is_single), so that no pod gets a whole device.
     """
 
@@ -51,7 +51,7 @@ class NodeCapacity:
     version: int = 0
 
     def has_host_capacity(self, need: Need) -> bool:
-        """Return whether the node has enough free host resources (CPUs, memory, extras) for one pod."""
+        """Return whether enough CPUs, memory and extra resources are free for one pod that needs `need`."""
         return (
             self.milli_cpus >= need.milli_cpus
             and self.memory_mib >= need.memory_mib
@@ -59,7 +59,7 @@ class NodeCapacity:
         )
 
     def change_host(self, need: Need, pods: int) -> None:
-        """Add the host resources of `pods` pods back to the node; negative `pods` take them away."""
+        """Give back the CPUs, memory and extra resources of `pods` pods; negative `pods` take them."""
         self.version += 1
         self.milli_cpus += pods * need.milli_cpus
         self.memory_mib += pods * need.memory_mib
@@ -67,7 +67,6 @@ class NodeCapacity:
             self.extras[name] = self.extras.get(name, 0) + pods * amount
 
     def copy(self) -> NodeCapacity:
-        """Return an independent copy."""
         return NodeCapacity(
             self.order, self.name, self.pool, self.is_open, self.indexes, self.modes,
             self.free.copy(), self.milli_cpus, self.memory_mib, self.is_divided, self.extras.copy(),
@@ -77,8 +76,8 @@ class NodeCapacity:
 
 @dataclass(slots=True)
 class PoolIndex:
-    """The open nodes of one pool and location, indexed so that the tightest fit is found without a scan of
-    every node.
+    """The open nodes of one pool and location, indexed so that the tightest fit is found without examining every
+    node.
 
     `by_whole[k]`: the orders of the nodes with k whole devices free, ascending. `shared[mode]`: the partly used
     devices of that sharing mode as (free milli-GPUs, node order, device position), ascending.
@@ -90,14 +89,13 @@ class PoolIndex:
     shared: dict[SharingMode, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def copy(self) -> PoolIndex:
-        """Return an independent copy."""
         by_whole = [bucket.copy() for bucket in self.by_whole]
         shared = {mode: devices.copy() for mode, devices in self.shared.items()}
         return PoolIndex(self.pool, self.location, by_whole, shared)
 
 
 class Scorer(Protocol):
-    """A placement strategy for single pods on one FreeCapacity; caches scores of its nodes."""
+    """A strategy that places single pods on one FreeCapacity. It caches scores of the nodes."""
 
     def twin(self) -> Scorer:
         """Return a scorer with the same parameters and without cached scores, for a copy of the capacity."""
@@ -106,13 +104,13 @@ class Scorer(Protocol):
     def place_pod(
         self, request: Any, room: FreeCapacity, parts: Collection[str], avoid: Collection[str]
     ) -> tuple[str, tuple[tuple[int, int], ...]] | None:
-        """Return the node and the ((device index, milli-GPUs), ...) for one pod of the `fit.Request` on the nodes of
-        these parts, except the nodes named in `avoid`; None if it does not fit."""
+        """Return the node and ((device index, milli-GPUs), ...) for one pod of `request`, a `fit.Request`; None if it
+        fits nowhere. `parts`: the parts of `room` to use; `avoid`: names of nodes not to use."""
         ...
 
 
 class Amounts(NamedTuple):
-    """Host resources of a node: milli-CPUs, MiB, and extra resources as (name, amount)."""
+    """CPUs in milli-CPUs, memory in MiB, and extra resources as (name, amount)."""
 
     milli_cpus: int = 0
     memory_mib: int = 0
@@ -120,7 +118,8 @@ class Amounts(NamedTuple):
 
 
 class FreeCapacity:
-    """The free capacity of all nodes. `take` and `give` keep its index up to date."""
+    """The free capacity of all nodes, with an index that follows every change. `positions`: each node's index in
+    `nodes`, by name."""
 
     __slots__ = ("_borrowed", "changes", "nodes", "parts", "positions", "scorer")
 
@@ -142,13 +141,12 @@ class FreeCapacity:
                 self._index(node)
 
     def copy(self) -> FreeCapacity:
-        """Return an independent copy; cheaper than building the index again."""
+        """Return an independent copy. That costs less than building the index again."""
         return self._twin([node.copy() for node in self.nodes], set())
 
     def borrowed(self) -> FreeCapacity:
-        """Return a copy that is valid until this capacity changes. It shares node objects and copies those that
-        change in it.
-        """
+        """Return a copy that is valid only until this capacity changes: it shares the node objects, and copies those
+        that change in it."""
         return self._twin(self.nodes.copy(), set(range(len(self.nodes))))
 
     def _twin(self, nodes: list[NodeCapacity], borrowed: set[int]) -> FreeCapacity:
@@ -161,7 +159,8 @@ class FreeCapacity:
         return twin
 
     def parts_of(self, pools: Sequence[str] = (), locations: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the names of the parts in these pools and locations, sorted; an empty argument means all."""
+        """Return the names of the parts (pool and location) in these pools and locations, sorted. An empty argument
+        means all."""
         if not locations and not pools:
             return tuple(sorted(self.parts))
         if not locations and len(pools) == 1 and pools[0] in self.parts:
@@ -175,7 +174,7 @@ class FreeCapacity:
         )
 
     def take(self, placement: PodPlacement, need: Need) -> None:
-        """Subtract what one pod uses. The caller has checked that it is free."""
+        """Subtract what one pod uses. The caller has checked that this is free."""
         self.change(placement, -1, need)
 
     def give(self, placement: PodPlacement, need: Need) -> None:
@@ -185,9 +184,8 @@ class FreeCapacity:
     def free_milli_gpus(
         self, pools: Sequence[str] = (), but_on: Collection[str] = (), locations: Sequence[str] = ()
     ) -> int:
-        """Return the free milli-GPUs on the open nodes of these pools and locations (empty means all), except
-        on the nodes `but_on`.
-        """
+        """Return how many milli-GPUs are free on the open nodes of these pools and locations (empty: all), without
+        the nodes `but_on`."""
         return sum(
             sum(node.free)
             for node in self.nodes
@@ -198,28 +196,28 @@ class FreeCapacity:
         )
 
     def most_whole(self, pools: Sequence[str] = (), locations: Sequence[str] = ()) -> int:
-        """Return the largest number of whole devices that are free on one open node of these pools and
-        locations (empty means all).
-        """
+        """Return the largest number of free whole devices on one open node of these pools and locations (empty:
+        all)."""
         parts = self.parts_of(pools, locations)
         return max((_last_filled(self.parts[part].by_whole) for part in parts), default=0)
 
     def touch(self, name: str) -> None:
-        """Record a node as changed, so that searches examine it again."""
+        """Record that a node has changed, so that searches examine it again. A node that is not in the view is
+        ignored."""
         if name in self.positions:
             self.changes.append(self.positions[name])
 
     def is_open(self, name: str) -> bool:
-        """Return whether a node accepts new pods; False for a node that is not in the view."""
+        """Return whether the node accepts new pods; False if it is not in the view."""
         return name in self.positions and self.node(name).is_open
 
     def node(self, name: str) -> NodeCapacity:
-        """Return one node. Raise KeyError if the view does not contain it."""
+        """Return the node with this name. Raise KeyError if it is not in the view."""
         return self.nodes[self.positions[name]]
 
     def set_to_least(self, order: int, one: NodeCapacity, other: NodeCapacity) -> None:
-        """Set a node's free amounts to the smaller of those of `one` and `other`: devices, CPUs, memory,
-        extras."""
+        """Set each free amount of a node (devices, CPUs, memory, extra resources) to the smaller of those of `one`
+        and `other`. `order`: the node's index."""
         node = self._own(order)
         node.version += 1
         whole = node.whole
@@ -236,7 +234,8 @@ class FreeCapacity:
         self._reindex(node, whole)
 
     def change(self, placement: PodPlacement, sign: int, need: Need) -> None:
-        """Take (`sign` -1) or give back (`sign` 1) what one pod uses."""
+        """Take (`sign` -1) or give back (`sign` 1) what one pod uses. Nodes and devices that have left the cluster
+        are ignored."""
         order = self.positions.get(placement.node)
         if order is None:
             # The node has left the cluster, so there is no capacity to change.
@@ -252,14 +251,14 @@ class FreeCapacity:
         self._reindex(node, whole)
 
     def _own(self, order: int) -> NodeCapacity:
-        """Return a node object that may be modified, copying it first if it is shared."""
+        """Return the node object to change; a shared one is copied first."""
         if order in self._borrowed:
             self._borrowed.remove(order)
             self.nodes[order] = self.nodes[order].copy()
         return self.nodes[order]
 
     def _reindex(self, node: NodeCapacity, whole: int) -> None:
-        """Reindex a node that had `whole` free devices: move it to the bucket of its current number."""
+        """Move a node that had `whole` free devices before to its place in the index."""
         if node.is_open and node.whole != whole:
             by_whole = self.parts[node.part].by_whole
             _remove(by_whole[whole], node.order)
@@ -296,11 +295,11 @@ class FreeCapacity:
 
 
 class Capacity:
-    """The free capacity of a cluster, now and after the stopping jobs have ended.
+    """The free capacity of a cluster, at present and after stopping jobs have ended.
 
-    `soon`: free once everything that is stopping has ended, minus promises. `now`: free at this moment and
-    not promised. `_idle` is the capacity that is free at this moment, with promises still counted as free: `now` is
-    always the smaller of `_idle` and `soon`, whatever is promised and withdrawn in between.
+    `soon`: free once everything that stops has ended, less promises. `now`: free at present and not promised.
+    `_idle`: free at present, with promised capacity counted as free. `now` is always the smaller of `_idle` and
+    `soon`, whatever is promised and withdrawn meanwhile.
     """
 
     __slots__ = ("_idle", "now", "soon")
@@ -311,7 +310,7 @@ class Capacity:
         self._idle = idle
 
     def without_promises(self) -> FreeCapacity:
-        """Return a copy of `now` in which promised capacity counts as free; used for explanations only."""
+        """Return a copy of `now` in which promised capacity is free. For explanations only."""
         # Copied because giving promised capacity back in place would offer it to the jobs that are decided
         # next.
         capacity = self.now.copy()
@@ -320,24 +319,23 @@ class Capacity:
         return capacity
 
     def forget_changes(self) -> None:
-        """Empty the lists of changed nodes; positions in them that searches have remembered become invalid."""
+        """Empty the lists of changed nodes. Positions in them that searches have remembered are invalid then."""
         for capacity in (self.now, self.soon, self._idle):
             capacity.changes.clear()
 
     def has_host_capacity_now(self, name: str, need: Need, pods: int) -> bool:
-        """Return whether a node has the CPUs, memory and extras for `pods` pods now, counting promised
-        amounts as free."""
+        """Return whether a node has the CPUs, memory and extra resources for `pods` pods at present, with promised
+        ones counted as free."""
         node = self._idle.node(name).copy()
         # `has_host_capacity` checks for one pod, so the other pods are subtracted first.
         node.change_host(need, 1 - pods)
         return node.has_host_capacity(need)
 
     def on_idle_devices(self, job: JobView, placements: Sequence[PodPlacement]) -> tuple[PodPlacement, ...]:
-        """Return the pods on the same nodes, moved to devices that are idle now where possible.
+        """Return the pods on the same nodes, but on devices that are idle at present where possible.
 
-        Devices that stopping jobs hold are used last, so that an elastic victim can keep its workers on them. On nodes
-        short of CPUs or memory alone they are used first, because only the workers that leave them free CPUs and
-        memory.
+        Devices that stopping jobs hold are used last, so that an elastic victim can keep its workers on them. On a
+        node that lacks only CPUs or memory they are used first, because only the workers that leave them free these.
         """
         if job.gpu_memory_mib is not None or job.milli_gpus < WHOLE_GPU:
             # A share is of one device: another may have less memory.
@@ -361,24 +359,24 @@ class Capacity:
         return tuple(found)
 
     def _lacks_only_host(self, name: str, job: JobView, pods: int) -> bool:
-        """Return whether a node has enough idle devices for these pods, but not enough CPUs, memory or extras."""
+        """Return whether a node has enough idle devices for these pods, but too few CPUs, memory or extra resources."""
         both = zip(self.now.node(name).free, self.soon.node(name).free, strict=True)
         idle = sum(now == soon == WHOLE_GPU for now, soon in both)
         return idle * WHOLE_GPU >= pods * job.milli_gpus and not self.has_host_capacity_now(name, job, pods)
 
     def start(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
-        """Take capacity for a job that starts; with `sign` 1, undo that. The caller has checked that it is
-        free now."""
+        """Take capacity for a job that starts; with `sign` 1, undo that. The caller has checked that it is free at
+        present."""
         for placement in placements:
             for capacity in (self.now, self.soon, self._idle):
                 capacity.change(placement, sign, job)
 
     def stop(self, job: JobView, sign: int = 1) -> None:
-        """Count what a running job holds as free soon; with `sign` -1, undo that."""
+        """Count what a running job holds as free `soon`; with `sign` -1, undo that."""
         self._change_soon(job, job.placements, sign)
 
     def promise(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
-        """Promise capacity to a job, some of which may become free only soon; with `sign` 1, undo that."""
+        """Promise capacity to a job, of which a part may become free only `soon`; with `sign` 1, undo that."""
         self._change_soon(job, placements, sign)
 
     def _change_soon(self, job: JobView, placements: Iterable[PodPlacement], sign: int) -> None:
@@ -391,8 +389,8 @@ class Capacity:
 
 
 def open_capacity(view: ClusterView) -> Capacity:
-    """Return the capacity at the beginning of a cycle: what active jobs hold is in use, and that of stopping
-    jobs is free `soon`."""
+    """Return the capacity at the beginning of a cycle. What active jobs hold is in use; what stopping jobs hold is
+    free `soon`."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
     nodes = [_node_capacity(order, node) for order, node in enumerate(by_name)]
     positions = {node.name: node.order for node in nodes}

@@ -1,8 +1,7 @@
-"""Simulate the future of a cluster: jobs end when they are expected to, and the scheduler decides in between.
-Pure.
+"""Simulate the future of a cluster: jobs end when that is expected, and the scheduler decides in between.
 
-A simulation contains no future submissions, because they are unknown. It takes at least STEPS decisions, so it
-never runs inside a scheduling cycle.
+Future submissions are unknown, so that a simulation has none. It takes up to STEPS decisions and therefore never runs
+inside a scheduling cycle.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ UNKNOWN_SECONDS = 3600
 
 
 class Started(NamedTuple):
-    """A job starts later than `after` and not later than `by`, in Unix seconds."""
+    """When a job starts in a simulation: later than `after` and not later than `by`, in Unix seconds."""
 
     after: int
     by: int
@@ -41,17 +40,16 @@ RunTimes = Mapping[str, int]
 
 
 def never() -> bool:
-    """Return False: the default `is_over` of simulations, which are then not limited in time."""
+    """Return False. As `is_over` of a simulation: its time is not limited."""
     return False
 
 
 class Course:
-    """One simulated future of a cluster. Expected run times are multiplied by `factor` / 1,000; `run_times`
-    (seconds by job id) replace them.
+    """A simulated future of a cluster. Expected run times are multiplied by `factor` / 1,000, or replaced by
+    `run_times` (seconds by job id).
 
-    `view`: the simulated cluster at the simulated time. `starts`: when each queued job first starts.
-    `preempted`: the jobs stopped in the first `settle`, by id, each with the id of the job that it was
-    stopped for.
+    `view`: the simulated cluster at the simulated time. `starts`: when each queued job first starts. `preempted`: by
+    the id of each job that is stopped in the first `settle`, the id of the job for which it is stopped.
     """
 
     def __init__(self, view: ClusterView, factor: int = 1000, run_times: RunTimes | None = None) -> None:
@@ -71,8 +69,8 @@ class Course:
         self._is_changed = True
 
     def settle(self, is_over: Callable[[], bool] = never) -> None:
-        """Run scheduling rounds at the simulated time until no job is stopping: SETTLING at most, none if nothing
-        changed since the last call. Stops after the round in which `is_over()` returns True."""
+        """Decide at the simulated time until no job is stopping, SETTLING times at most. Nothing is decided if
+        nothing has changed since the last call. Stops after the decision at which `is_over()` returns True."""
         if not self._is_changed:
             return
         for _ in range(SETTLING):
@@ -83,7 +81,7 @@ class Course:
         self._is_changed = False
 
     def advance(self) -> None:
-        """Advance the time by one step and remove the jobs that end until then."""
+        """Advance the simulated time by one step, and remove the jobs that end until then."""
         self._before = self.view.now
         now = self._before + int(self._step)
         self._step *= GROWTH
@@ -135,7 +133,7 @@ class Course:
 
 
 def started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobView:
-    """Return a queued job in the state that it has while it runs on these placements since `now`."""
+    """Return a queued job as it is when it runs on these placements since `now` (Unix seconds)."""
     return replace(
         job, state="active", placements=tuple(placements), started_at=now, promised=(), was_preempted_by=None,
         was_preempted_by_project=None, waiting_since=None,
@@ -143,8 +141,8 @@ def started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobVi
 
 
 def requeued(job: JobView, by: tuple[str, str | None], view: ClusterView) -> JobView:
-    """Return a running job in the state that it has once it was stopped for the job `by` (id, project) and queued
-    again, at the time and by the policies of the view."""
+    """Return a running job as it is once it was stopped for the job `by` (id, project) and queued again. `view`:
+    gives the time and the policies."""
     return replace(
         job, state="queued", placements=(), is_stopping=False, started_at=None, last_checkpoint_at=None,
         was_preempted_by=by[0], was_preempted_by_project=by[1], submit_rank=requeued_rank(job, view),

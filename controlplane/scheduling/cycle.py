@@ -33,7 +33,7 @@ from controlplane.scheduling.widening import Widening
 
 
 def decide(view: ClusterView) -> Plan:
-    """Decide what to start, stop and hold on this cluster now, each with its reason and the numbers
+    """Return what to start, stop and hold on this cluster now, each with its reason and the numbers that were
     compared."""
     view = with_missing_workers(view)
     state = CycleState(view)
@@ -41,8 +41,8 @@ def decide(view: ClusterView) -> Plan:
 
 
 def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
-    """Run one cycle over a state whose jobs are those of its view, and over its queued jobs `queued`; `state.rewind`
-    undoes all changes of the state."""
+    """Run one cycle over a state whose jobs are those of its view, and over its queued jobs. Return the plan.
+    `state.rewind` undoes all that the cycle changes in the state."""
     # How places are compared: tightest fit, or least fragmentation if the view asks for it.
     state.choose_scorer()
     cycle = _Cycle(state, queued)
@@ -74,8 +74,8 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
 
 
 class _Cycle:
-    """One scheduling cycle over a CycleState. Its public methods are the phases, called in the order of `decide_on`;
-    each starts further queued jobs or promises them capacity."""
+    """One scheduling cycle. Its public methods are the phases, called in the order of `decide_on`: each starts more
+    queued jobs, or promises them capacity."""
 
     def __init__(self, state: CycleState, queued: QueuedJobs) -> None:
         self._view = state.view
@@ -99,8 +99,8 @@ class _Cycle:
     # Phase 1: capacity that an earlier cycle freed for a job is offered to that job first.
 
     def redeem_promises(self) -> None:
-        """Start jobs on the devices that an earlier cycle promised to them; renew the promise while stopping
-        jobs hold some of these devices."""
+        """Start jobs on the devices that an earlier cycle promised to them. While stopping jobs hold some of these
+        devices, renew the promise."""
         promised = [one for one in self._ready if one.jobs[0].promised]
         # Missing workers first: the additional pods of a queued job may take the project above its quota, they may not.
         promised.sort(key=lambda one: not one.jobs[0].grows)
@@ -119,8 +119,8 @@ class _Cycle:
                 job_class.advance()
 
     def _redeem(self, item: Waiting, sized: Waiting) -> bool:
-        """Start the job, or renew its promise. Return False if the devices are no longer there. `sized`: the job with
-        the number of pods that was promised."""
+        """Start the job, or renew its promise. Return False if the promised devices are no longer there. `sized`: the
+        job with the number of pods for which the promise was made."""
         job, capacity = item.job, self._state.capacity
         if is_free(job.promised, job, capacity.now) and not must_wait_for_limits(sized):
             self._state.start(item, job.promised)
@@ -131,11 +131,10 @@ class _Cycle:
         return False
 
     def reserve_for_oldest(self) -> None:
-        """Make the reservation for the oldest gang that does not fit now, if the ends of running jobs are
-        known.
+        """Make the reservation for the oldest gang that does not fit now, if it is known when running jobs end.
 
-        A gang that waits only for stopping jobs gets one too: jobs that the last cycle's reservation excluded
-        would otherwise take the capacity.
+        A gang that waits only for stopping jobs gets one too: otherwise jobs that the last cycle's reservation kept
+        out would take the capacity.
         """
         state = self._state
         if not state.ends:
@@ -158,15 +157,15 @@ class _Cycle:
             self._unredeemed.clear()
 
     def _may_reserve(self, item: Waiting) -> bool:
-        """Return whether the job is a gang that may get the reservation: a queued job, not missing workers,
-        that is ready or only backs off. A failed start does not cost a gang its reservation."""
+        """Return whether the job is a gang that may get the reservation: a queued job, not missing workers, that is
+        ready or only backs off. So a failed start does not cost a gang its reservation."""
         job, view = item.job, self._view
         is_prevented = postponed(job, view) is not None and not is_backing_off(job, view.now)
         return item.is_gang and not job.grows and not_ready(job) is None and not is_prevented
 
     def _without_room(self, gangs: Iterable[Waiting]) -> Iterator[Waiting]:
-        """Yield the gangs that limits permit and that cannot start now. Withdraws the promise of each gang
-        that is examined, so that it is judged by other free capacity; the caller restores the promise."""
+        """Yield the gangs that limits permit and that cannot start now. The promise of each examined gang is
+        withdrawn, so that it is judged by other free capacity; the caller restores it."""
         for item in gangs:
             if item.job.id in self._state.promises:
                 self._state.withdraw(item)
@@ -179,7 +178,7 @@ class _Cycle:
     # freed, else capacity taken from jobs that were running before this cycle.
 
     def serve_in_share(self) -> bool:
-        """Serve every job that keeps its project within its fair share. Return whether jobs were stopped for
+        """Serve every job with which its project stays within its fair share. Return whether jobs were stopped for
         that."""
         before = len(self._state.victims)
         queue = QueueIterator(self._ready, self._has_no_turn)
@@ -206,7 +205,7 @@ class _Cycle:
         return len(self._state.victims) > before
 
     def _has_no_turn(self, job_class: JobClass) -> Cause | None:
-        """Return a cause if the next job of a class may not be served in this phase."""
+        """Return why the next job of a class may not be served in this phase; None if it may."""
         # In a full cluster most classes are neither in share nor able to replace others.
         if not (job_class.head.is_in_share or self._replaces(job_class)):
             return self._cause(job_class)
@@ -218,22 +217,24 @@ class _Cycle:
         return None if self._keeps_share(job_class) else self._cause(job_class)
 
     def _keeps_share(self, job_class: JobClass) -> bool:
-        """Return whether the next job of a class keeps its project within its share, or does so in the place of other
-        jobs of the project, for which it searches."""
+        """Return whether the project stays within its share with the next job of a class, perhaps in the place of
+        other jobs of the project."""
         item = job_class.head
         return not self._moves.must_not_start(item) and (
             item.is_in_share or self._moves.could_replace_own(item)
         )
 
     def _make_room(self, item: Waiting, *, keeps_share: bool) -> frozenset[Candidate] | None:
-        """Stop jobs for this one and serve it. Return the victims; None if they are not enough."""
+        """Stop running jobs so that this one fits, and serve it. Return the stopped jobs; None, with none stopped, if
+        they would not be enough."""
         victims = self._moves.make_room(item) if keeps_share else None
         if victims is None and self._moves.may_replace(item):
             victims = self._moves.replace(item)
         return victims
 
     def serve_aged(self) -> None:
-        """Serve gangs that have waited for long, the oldest first, on free capacity or on GPUs that projects borrow."""
+        """Serve gangs that have waited for long, the oldest first: on free capacity, or on GPUs that projects hold
+        above their quotas."""
         view = self._view
         if not view.gang_ageing_seconds:
             return
@@ -251,8 +252,8 @@ class _Cycle:
     # Phase 3: the capacity that is still idle goes to all other jobs, in turn.
 
     def serve_idle(self, *, may_stop: bool = True) -> None:
-        """Serve all undecided jobs, also those that take their project above its share. With `may_stop` they may
-        stop jobs of lower priority in their own project, and no others."""
+        """Serve all undecided jobs, also those that take their project above its share. With `may_stop` they may stop
+        jobs of lower priority in their own project, and no others."""
         queue = QueueIterator(self._ready, self._has_no_room)
         while (job_class := queue.take()) is not None:
             item = job_class.head
@@ -288,8 +289,8 @@ class _Cycle:
         return self._cause_of_no_room(job_class, None)
 
     def start_promised_elsewhere(self) -> bool:
-        """Start jobs that have a promise on other capacity that is free now. Called once all jobs have been
-        served. Return whether any started."""
+        """Start jobs that have a promise on other capacity that is free now. Called once all jobs were served. Return
+        whether any started."""
         before = list(self._state.promises.values())
         for item, placements in before:
             self._start_elsewhere(item, placements)
@@ -306,8 +307,8 @@ class _Cycle:
     # Of phases 2 and 3: jobs that are tried again.
 
     def _take_back_passed(self) -> bool:
-        """Make the jobs that wait for their data undecided again, because a later phase may find room where
-        their data is. Return whether there were any."""
+        """Make the jobs that wait for their data undecided again: a later phase may find room where their data is.
+        Return whether there were any."""
         if not self._moves.forget_data():
             return False
         for job_class in self._ready:
@@ -315,11 +316,11 @@ class _Cycle:
         return True
 
     def _cause(self, job_class: JobClass) -> Cause:
-        """Return the cause of a class that a limit or its project's share forbids."""
+        """Return the cause of a class that may not start because of a limit or its project's share."""
         return Cause(replaces=self._replaces(job_class))
 
     def _cause_of_no_room(self, job_class: JobClass, policy: Hashable | None) -> Cause:
-        """Return the cause of a class that has no room. `policy`: see `Cause`."""
+        """Return the cause of a class that found no room. `policy`: see `Cause`."""
         item = job_class.head
         # Whether the job must not delay the gang that has the reservation.
         is_kept_back = self._state.binding(item) is not None
@@ -329,8 +330,8 @@ class _Cycle:
         return self._moves.is_above_lowest(job_class.account, job_class.jobs[0].priority)
 
     def _reopen(self, queue: QueueIterator, preemptor: Waiting, victims: frozenset[Candidate]) -> None:
-        """Put closed classes back into the queue after `victims` were stopped for `preemptor`: those of
-        projects and departments that lost jobs, and those that may fit now if the victims free more than the
+        """Put classes that were closed back into the queue after `victims` were stopped for `preemptor`: those of
+        projects and departments that lost jobs, and those that may fit now, because the victims free more than the
         preemptor takes."""
         is_more = not leave_nothing(preemptor, victims)
 
@@ -342,8 +343,8 @@ class _Cycle:
         queue.reopen({victim.account for victim in victims}, may_fit)
 
     def _has_room(self, item: Waiting, cause: Cause) -> bool:
-        """Return whether a job that was closed for want of room fits once stopping jobs have ended, or could reclaim
-        what it lacks."""
+        """Return whether a job that found no room before fits once stopping jobs have ended, or could reclaim what it
+        lacks."""
         if cause.request is None:
             return False
         if self._moves.find(item, is_soon=True) is not None:
@@ -354,8 +355,8 @@ class _Cycle:
     # need.
 
     def settle_victims(self) -> None:
-        """Reprieve needless victims, recompute the reservation and serve jobs that now fit, until nothing changes.
-        Terminates: a planned job is never withdrawn."""
+        """Spare needless victims, make the reservation again and serve jobs that fit now, until nothing changes. It
+        ends, because a job of the plan is never withdrawn."""
         reprieve_needless = self._rearrangement.reprieve_needless
         while True:
             # A spared job may be taken for another one that is owed its place.
@@ -371,7 +372,7 @@ class _Cycle:
         self.widening.in_share()
 
     def _reserve_again(self) -> bool:
-        """Compute the reservation again. Return whether there was one."""
+        """Make the reservation again. Return False, with nothing done, if there was none."""
         if self._state.reservation is None:
             return False
         self._state.reservation = None
@@ -380,8 +381,8 @@ class _Cycle:
         return True
 
     def _serve_by_moving(self) -> bool:
-        """Serve jobs within their share on capacity promised to other jobs of the plan, if those fit
-        elsewhere. Return whether any was served."""
+        """Serve jobs within their project's share on capacity that is promised to other jobs of the plan, if those
+        fit elsewhere. Return whether any was served."""
         state, is_any = self._state, False
         if not state.promises or len(state.starts) + len(state.promises) >= MAX_JOBS:
             return False

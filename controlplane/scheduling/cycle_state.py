@@ -40,8 +40,8 @@ Promise = tuple[Waiting, tuple[PodPlacement, ...]]
 
 
 class CycleState:
-    """The capacity, accounts, candidates and decisions of one cycle. Every change records how to undo it: take
-    a `mark`, try changes, `roll_back`."""
+    """The capacity, accounts, candidates and decisions of one cycle. Every change can be undone: take a `mark`, make
+    changes, `roll_back`."""
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
@@ -76,8 +76,8 @@ class CycleState:
             self._add_candidate(job, milli_gpus)
 
     def choose_scorer(self) -> None:
-        """Select the scorer: the fragmentation gradient over the mix of this view's pods if the view asks for
-        it."""
+        """Select how places are compared: the tightest fit or, if the view asks for it, the least fragmentation for
+        the kinds of pods in the view."""
         if self.view.placement == "fragmentation":
             pods = Counter[Request]()
             for job in self.jobs.values():
@@ -90,19 +90,19 @@ class CycleState:
 
     @property
     def depends_on_time(self) -> bool:
-        """Return whether the same jobs could get another plan at a later time: run times are expected to end,
-        jobs are within their minimum run time, or lost work was compared."""
+        """Whether the same jobs could get another plan at a later time: expected ends are known, a job is within its
+        minimum run time, or lost work was compared."""
         # If False, the plan of an unchanged cluster is reused in the next cycle.
         return bool(self.ends or self.candidates.depend_on_time or self.candidates.has_fresh())
 
     @property
     def withheld_milli_gpus(self) -> int:
-        """Return the milli-GPUs that are free on nodes that accept no pods."""
+        """The milli-GPUs that are free on nodes which accept no pods."""
         return self._every_device - self.total_milli_gpus
 
     def rewind(self, view: ClusterView) -> None:
-        """Undo all changes of the last cycle and continue with `view`. The caller then adds its changed jobs
-        with `change`."""
+        """Undo all changes of the last cycle and continue with `view`. Afterwards the caller passes each job that
+        changed to `change`."""
         self.roll_back(0)
         self.reservation = None
         self.view = view
@@ -112,8 +112,8 @@ class CycleState:
             self._add_candidate(candidate.job, candidate.milli_gpus)
 
     def change(self, before: JobView | None, after: JobView | None) -> None:
-        """Replace a job of the view between two cycles; None for a job that is new (`before`) or has left
-        (`after`)."""
+        """Replace a job of the view between two cycles. `before`: None for a new job; `after`: None for a job that
+        has left."""
         if before is not None:
             del self.jobs[before.id]
             self._growing.pop(before.id, None)
@@ -159,7 +159,7 @@ class CycleState:
         return sum(pod.milli_gpus for pod in closed)
 
     def divide(self, classes: Sequence[JobClass]) -> tuple[Share, ...]:
-        """Set every project's fair share, given the waiting jobs; return each project's numbers."""
+        """Set every project's fair share, given the waiting jobs. Return the numbers of each project."""
         waiting = by_project(classes)
         divide_cluster(self.total_milli_gpus, self.accounts, waiting, self.view.usage_weight_milli)
         return tuple(
@@ -168,25 +168,24 @@ class CycleState:
         )
 
     def has_victim(self, policy: VictimPolicy) -> bool:
-        """Return whether the policy accepts any job as a victim; tests one candidate of each class."""
+        """Return whether the policy accepts any candidate as a victim. One candidate of each class is tested."""
         return bool(self.candidates.accepted(policy))
 
     @property
     def growing(self) -> frozenset[str]:
-        """Return the ids of the running jobs that get missing workers in this plan."""
+        """The ids of the running jobs that get missing workers in this plan."""
         return frozenset(
             grows for name, grows in self._growing.items() if name in self.starts or name in self.promises
         )
 
     @property
     def is_releasing(self) -> bool:
-        """Return whether any job is stopping, so that more capacity becomes free `soon`."""
+        """Whether a job is stopping, so that capacity becomes free `soon`."""
         return bool(self._stopping)
 
     def stopping_for(self, item: Waiting, placements: Sequence[PodPlacement]) -> list[JobView]:
-        """Return the stopping jobs that a start with these placements waits for, by submission: those on its
-        devices, those on nodes short of host resources, and those that count against a limit that the job
-        would exceed."""
+        """Return the stopping jobs that a start with these placements waits for, by submission: those on its devices,
+        those on nodes that lack CPUs or memory, and those that count against a limit that the job would exceed."""
         wanted = {(pod.node, index) for pod in placements for index, _ in pod.devices}
         # Host resources are not held by index as devices are, so every job that stops on a node short of them
         # helps.
@@ -208,30 +207,31 @@ class CycleState:
         return () if account is None else account.line()
 
     def _has_host_capacity(self, item: Waiting, name: str, placements: Sequence[PodPlacement]) -> bool:
-        """Return whether the node has the host resources for the item's pods on it now. The item's own promise
-        counts as free."""
+        """Return whether the node has the CPUs, memory and extra resources for the item's pods on it now. Promised
+        ones count as free."""
         return self.capacity.has_host_capacity_now(
             name, item.job, sum(pod.node == name for pod in placements)
         )
 
     def placements_of(self, item: Waiting) -> tuple[PodPlacement, ...]:
-        """Return where a job of this plan starts or has a promise; empty for a held job."""
+        """Return where a job starts or has a promise in this plan; () for a job that is held."""
         if item.job.id in self.promises:
             return self.promises[item.job.id][1]
         return self.starts[item.job.id].placements if item.job.id in self.starts else ()
 
     def binding(self, item: Waiting, *, is_idle: bool = False, is_placed: bool = False) -> Reservation | None:
-        """Return the reservation if the job must not delay it; None if the job may, or once the gang is
-        placed.
+        """Return the reservation if the job must not delay it; None if there is none, the job may, or the reserved
+        gang has its place.
 
-        `is_idle`: the capacity is for elastic growth beyond the share, which must respect every reservation.
-        `is_placed`: the job already starts or has a promise in this plan.
+        `is_idle`: the capacity is for growth of an elastic job beyond the share, which must not delay any
+        reservation. `is_placed`: the job starts or has a promise in this plan already.
         """
         held = self.delayed_by(item)
         return held if held is not None and held.binds(item, is_idle=is_idle, is_placed=is_placed) else None
 
     def delayed_by(self, item: Waiting) -> Reservation | None:
-        """Return the reservation if the job, bound or not, would run into its time; None once its gang is placed."""
+        """Return the reservation if the job, started now, would run beyond the reserved time, even if it may. None if
+        not, and once the reserved gang has its place."""
         held = self.reservation
         # Once the gang is placed, its own pods hold what was kept for it.
         if held is None or held.item.job.id in self.starts or held.item.job.id in self.promises:
@@ -239,8 +239,8 @@ class CycleState:
         return held if held.is_delayed_by(item.job) else None
 
     def expected_ends(self) -> list[End]:
-        """Return the expected ends of the jobs that keep running, and of those that this plan starts or
-        promises capacity."""
+        """Return the expected ends of the jobs that go on running, and of those that this plan starts or promises
+        capacity."""
         placed = {name: start.placements for name, start in self.starts.items()}
         placed |= {name: placements for name, (_, placements) in self.promises.items()}
         begun = [replace(self.jobs[name], placements=placements) for name, placements in placed.items()]
@@ -252,7 +252,7 @@ class CycleState:
         return any(pod.node in nodes for pod in self.placements_of(item))
 
     def start(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        """Add the start of the job with `placements` to the plan."""
+        """Add to the plan that the job starts with these placements."""
         job, account = item.job, item.account
         milli_gpus = _milli_gpus(placements)
         self._count_later(job, placements)
@@ -289,7 +289,7 @@ class CycleState:
             self.reservation.count(job, placements, sign)
 
     def promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        """Promise devices to a job, some of which stopping jobs still hold. No other job gets them in this plan."""
+        """Promise devices to a job, of which stopping jobs may still hold some. No other job gets them in this plan."""
         self._promise(item, placements)
         self._undo.append(lambda: self._unpromise(item))
 
@@ -304,8 +304,8 @@ class CycleState:
             self._undo.append(lambda: self.start(item, placements))
 
     def evict(self, victims: Collection[Candidate], item: Waiting, *, is_for_aged: bool = False) -> None:
-        """Stop these jobs so that `item` can start. `is_for_aged`: `item` is an aged gang (ageing.py); recorded as the
-        kind."""
+        """Stop these jobs so that `item` can start. `is_for_aged`: `item` is an aged gang (ageing.py), which is
+        recorded as the kind of the preemption."""
         # Sorted because sets have no order and equal views must give equal plans.
         for victim in sorted(victims, key=lambda one: (one.job.submit_rank, one.job.id)):
             preempt = _preempt(victim, item, self.view, is_for_aged=is_for_aged)
@@ -313,21 +313,21 @@ class CycleState:
             self._undo.append(partial(self._keep, victim))
 
     def forget_reclaimed(self) -> None:
-        """Stop counting reclaimed GPUs against the limits of the accounts that lost them, so that other jobs
-        of these accounts can start. Called when the victims are final."""
+        """Let the accounts that lost GPUs to others use again what that leaves of their limits. Called once the
+        victims are final."""
         for victim, losing in self._reclaimed.items():
             for account in losing:
                 account.reclaimed -= self.victims[victim].milli_gpus
             losing.clear()
 
     def reprieve(self, victim: Candidate) -> None:
-        """Keep a victim of this plan running: remove its preemption."""
+        """Let a victim of this plan run on: remove its preemption."""
         preempt = self.preempts[victim.job.id]
         self._keep(victim)
         self._undo.append(lambda: self._stop(victim, preempt))
 
     def assume_started(self) -> None:
-        """Count the starts of this cycle as running, as the next cycle will, so that they can be chosen as
+        """Count the starts of this cycle as running jobs, as the next cycle will, so that they can be chosen as
         victims."""
         for start in self.starts.values():
             self._assume_started(self.jobs[start.job], start.placements)
@@ -347,11 +347,11 @@ class CycleState:
         self._undo.append(undo)
 
     def mark(self) -> int:
-        """Return the current position in the undo list, for `roll_back`."""
+        """Return the present position in the list of changes, for `roll_back`."""
         return len(self._undo)
 
     def roll_back(self, mark: int) -> None:
-        """Undo every change since `mark` was called, in reverse order."""
+        """Undo every change that was made since `mark` was taken, the last one first."""
         moves = self._undo[mark:]
         del self._undo[mark:]
         for undo in reversed(moves):
@@ -360,8 +360,8 @@ class CycleState:
         del self._undo[mark:]
 
     def attribute_preempts(self) -> bool:
-        """Keep each victim's beneficiary if it has a promise; else replace it by a job whose promise uses the victim's
-        capacity, else keep it if it starts. Return False if a victim has no beneficiary left."""
+        """Give each victim a beneficiary that uses it: the present one if it has a promise, else a job whose promise
+        uses the victim's capacity, else the present one if it starts. Return False if a victim has no such job."""
         # The next cycle renews a beneficiary's promise in any case, so it must be the job that waits for the victim.
         before = dict(self.preempts)
         self._undo.append(lambda: self._restore_preempts(before))
@@ -385,8 +385,8 @@ class CycleState:
         return False
 
     def _may_take(self, item: Waiting, victim: Candidate) -> bool:
-        """Return whether the job may take this victim in addition to those it already takes, judged as if
-        none of them were stopped yet."""
+        """Return whether the job may take this victim in addition to its others, judged as if none of them was
+        stopped yet."""
         if item.account is victim.account:
             return ReplaceOwnPolicy(item).may_preempt(victim)
         mine = [

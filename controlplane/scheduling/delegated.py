@@ -1,9 +1,9 @@
 """Plan one cycle of a cluster whose own scheduler places the pods: `decide_offers(view, offers) -> Offers`.
 
-All waiting jobs that it may start are offered to that scheduler, in our order. A job that it placed becomes a
-Start; for the others its message becomes the reason of the Hold. Elastic jobs are offered with all of their
-pods. Rules that it does not implement (back-off, data, node pools, requests that can never fit) are applied
-here before a job is offered. The same input always gives the same plan.
+All waiting jobs that may start are offered to that scheduler, in our order. A job that it has placed becomes a Start;
+for the others its message becomes the reason of the Hold. Elastic jobs are offered with all of their pods. Rules that
+it does not have (back-off, data, node pools, requests that can never fit) are applied before a job is offered. The
+same input always gives the same plan.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Group = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One pod of an offer that is bound to a node. `group`: the name of the GPU-sharing group whose device it
-    shares, "" for none."""
+    """A pod of an offer that is bound to a node. `group`: the name of the group of pods with which it shares a GPU,
+    "" for none."""
 
     rank: int
     node: str
@@ -39,9 +39,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A queued job whose pods exist in the cluster. `bound`: those of its pods that are bound to a node. `code`: our
-    reason code for why the cluster's scheduler does not place them, "" while it has reported nothing; `words` and
-    `details` are its message and numbers."""
+    """A queued job whose pods exist in the cluster. `bound`: its pods that have a node. `code`: our reason code for
+    why the cluster's scheduler does not place the others, "" if it has reported nothing; `words`, `details`: its
+    message and numbers."""
 
     bound: tuple[Bound, ...] = ()
     code: str = ""
@@ -51,8 +51,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A job that may be offered now. `node_pools`: those that it may use, in order of preference; empty allows every
-    pool."""
+    """A job that may be offered now. `node_pools`: those that it may use, the preferred one first; () for all."""
 
     job: str
     node_pools: tuple[str, ...] = ()
@@ -60,15 +59,15 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The plan to record, and the jobs to offer to the cluster's scheduler (`wishes`) in queue order."""
+    """The plan to record. `wishes`: the jobs to offer to the cluster's scheduler, in queue order."""
 
     plan: Plan
     wishes: tuple[Wish, ...] = ()
 
 
 def decide_offers(view: ClusterView, offers: Mapping[str, Offer], shared: Mapping[Group, int]) -> Offers:
-    """Decide what to start, hold and offer now. `offers`: the present offers by job id. `shared`: for every GPU-sharing
-    group with a running pod, the index of its device."""
+    """Decide what to start, hold and offer now. `offers`: the present offers, by job id. `shared`: the device index
+    of every group of running pods that share a GPU."""
     cycle = _Cycle(_as_gangs(view), offers, shared)
     for item in cycle.in_turn():
         cycle.consider(item)
@@ -76,8 +75,8 @@ def decide_offers(view: ClusterView, offers: Mapping[str, Offer], shared: Mappin
 
 
 def _as_gangs(view: ClusterView) -> ClusterView:
-    """Make every elastic job request all of its pods: pods are created with a fixed world size, before the
-    cluster's scheduler reports how many it can place."""
+    """Return the view with every elastic job requesting all of its pods: pods are created with a fixed world size,
+    before the cluster's scheduler reports how many it can place."""
     if all(job.min_pods is None for job in view.jobs):
         return view
     return replace(view, jobs=tuple(replace(job, min_pods=None) for job in view.jobs))
@@ -102,8 +101,8 @@ class _Cycle:
         return [one.waiting(job) for one, job in in_turn(self._classes)]
 
     def consider(self, item: Waiting) -> None:
-        """Decide one job: offer it if it is ready; start it if the cluster's scheduler has placed all its pods,
-        else hold it."""
+        """Decide on one job. It is offered if it is ready, and starts if the cluster's scheduler has placed all its
+        pods; else it is held."""
         refusal = not_ready(item.job) or postponed(item.job, self._view)
         if refusal is None:
             self._wishes.append(Wish(item.job.id, item.request.pools))
@@ -130,8 +129,8 @@ class _Cycle:
         return Offers(plan, tuple(self._wishes))
 
     def _said(self, item: Waiting, offer: Offer) -> Refusal | None:
-        """Return the cluster scheduler's reason for not placing the job: JUST_SUBMITTED while it has reported none;
-        None if it is only missing capacity, which our own numbers explain better."""
+        """Return why the cluster's scheduler does not place the job: JUST_SUBMITTED while it has reported nothing.
+        None if only capacity is missing, which our own numbers explain better."""
         if not offer.code:
             return Refusal(reasons.JUST_SUBMITTED, {})
         self._words[item.job.id] = offer.words
@@ -147,8 +146,8 @@ class _Cycle:
         return replace(hold, details={**hold.details, "cluster_says": words}) if words else hold
 
     def _start(self, item: Waiting, offer: Offer) -> bool:
-        """Start the job on the nodes where its pods are bound. Return False while devices there are not
-        proven free."""
+        """Start the job on the nodes to which its pods are bound. Return False while devices there are not proven
+        free."""
         chosen: list[PodPlacement] = []
         shared = dict(self._shared)
         for pod in sorted(offer.bound, key=lambda pod: pod.rank):
@@ -166,8 +165,9 @@ class _Cycle:
         return True
 
     def _choose(self, item: Waiting, pod: Bound, shared: dict[Group, int]) -> PodPlacement | None:
-        """Return the devices of one pod on its node: whole devices lowest index first, a share on the device of its
-        group. None if the node is not in the view or has too few free. Adds a new group's device to `shared`."""
+        """Return the placement of one pod on its node: whole devices with the lowest indexes, or a share on the
+        device of its group. None if the node is not in the view or has too few free. The device of a new group is
+        added to `shared`."""
         if pod.node not in self._state.capacity.now.positions:
             return None
         room, request = self._state.capacity.now.node(pod.node), item.request
@@ -187,8 +187,8 @@ class _Cycle:
 def _shared_device(
     room: NodeCapacity, item: Waiting, group: str, index: int | None
 ) -> tuple[int, int] | None:
-    """Return (device, milli-GPUs) of a share: on the device `index` of its group, on a free device for a new group
-    (`index` None), or on the fullest that fits where the cluster names no groups (`group` ""). None if none fits."""
+    """Return (device, milli-GPUs) for a share: the device `index` of its group, a free device for a new group
+    (`index` None), or the fullest that fits where the cluster names no groups (`group` ""). None if none fits."""
     fits = []
     for number, free, mode in zip(room.indexes, room.free, room.modes, strict=True):
         wanted = item.request.share_of(mode)

@@ -35,13 +35,13 @@ MOST_MOVES = 8
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One elastic job in the division. It has `workers`, and may have `fewest` to `most` of them; if `sizes`
-    is not empty, only these numbers.
+    """One elastic job in the division. It has `workers` of them and may have `fewest` to `most`; if `sizes` is not
+    empty, only these numbers.
 
-    `speeds`: (workers, measured speed in any unit) in ascending order, () if unknown. `left_seconds`: until
-    its end with the present workers, None if unknown. `shape`: what one worker needs: GPUs first, then other
-    resources in the same order for all claims. Workers move only between jobs of one `project`, from jobs
-    that `may_shrink`, to jobs of the same or higher `priority`.
+    `speeds`: (workers, measured speed in any unit), ascending; () if unknown. `left_seconds`: until its end with the
+    present workers, None if unknown. `shape`: what one worker needs: GPUs first, then other resources in the same
+    order for all claims. Workers move only between jobs of one `project`, from jobs that `may_shrink`, to jobs of at
+    least their `priority`.
     """
 
     job: str
@@ -57,8 +57,8 @@ class Claim:
     may_shrink: bool = True
 
     def speed(self, workers: int) -> float:
-        """Return the speed with this many workers, in the unit of `speeds`. Interpolates between measured
-        sizes by a power of the workers; constant beyond the largest."""
+        """Return the speed with this many workers, in the unit of `speeds`. Between measured sizes it follows a power
+        of the workers; beyond the largest it is constant."""
         return min(max(self._speed(workers), SLOWEST), FASTEST)
 
     def _speed(self, workers: int) -> float:
@@ -77,16 +77,16 @@ class Claim:
 
     @property
     def left_alone(self) -> float:
-        """Return the remaining time with one worker, in seconds. Independent of the present workers, so that
-        moving workers does not change the order by which moves are chosen."""
+        """The remaining time with one worker, in seconds. It does not depend on the present workers: moving some does
+        not change the order by which moves are chosen."""
         if self.left_seconds is None or not self.workers:
             return UNKNOWN_SECONDS
         return min(self.left_seconds, LONGEST_SECONDS) * self.speed(self.workers) / self.speed(1)
 
 
 def next_size(sizes: Sequence[int], workers: int, most: int) -> int:
-    """Return the size after one step of growth: the largest allowed size up to twice `workers`, else the next
-    larger one; `workers` if that exceeds `most`. Steps are bounded so that jobs grow alternately."""
+    """Return the size after one step of growth: the largest allowed one up to twice `workers`, else the next larger
+    one; `workers` if that exceeds `most`. Steps are bounded so that jobs grow in turn."""
     doubled = largest_size(sizes, min(2 * workers, most))
     if doubled > workers:
         return doubled
@@ -94,17 +94,19 @@ def next_size(sizes: Sequence[int], workers: int, most: int) -> int:
 
 
 def in_turn(claims: Iterable[Claim], free: int) -> list[tuple[Claim, int]]:
-    """Return the jobs that would grow into `free` GPUs, in order, each with its resulting number of workers.
-    `claims`: all running elastic jobs of the pool; even those at full size affect the weights."""
+    """Return the jobs that would grow into `free` GPUs, in order, each with its new number of workers. `claims`: all
+    running elastic jobs of the pool; those at full size affect the weights too."""
     division = _Division(claims, free)
     division.grow()
     return [(claim, division.workers[claim.job]) for claim in division.grown]
 
 
 def after_moves(running: Iterable[Claim], free: int) -> Mapping[str, int]:
-    """Return each job's number of workers after growth into `free` GPUs and moves of workers to jobs that
-    gain more by them. Only jobs with a known remaining time take part in moves; none move while a job of
-    another project can grow."""
+    """Return each job's number of workers after growth into `free` GPUs and after moves of workers to jobs that gain
+    more by them.
+
+    Only jobs with a known remaining time take part in moves. None move while a job of another project can grow.
+    """
     claims = list(running)
     division = _Division(claims, free)
     division.grow()
@@ -121,8 +123,8 @@ def after_moves(running: Iterable[Claim], free: int) -> Mapping[str, int]:
 
 
 def _lasts(claims: Sequence[Claim], sizes: Mapping[str, int], free: int) -> bool:
-    """Return whether the shrunk jobs would stay at their `sizes`: growth, which ignores moves, must not give
-    them the freed workers back."""
+    """Return whether the jobs that shrink to `sizes` would stay so: growth, which ignores moves, must not give the
+    freed workers back to them."""
     shrunk = [replace(one, workers=min(one.workers, sizes[one.job]), left_seconds=None) for one in claims]
     freed = sum((one.workers - less.workers) * one.shape[0] for one, less in zip(claims, shrunk, strict=True))
     division = _Division(shrunk, free + freed, weights_of(claims))
@@ -131,8 +133,8 @@ def _lasts(claims: Sequence[Claim], sizes: Mapping[str, int], free: int) -> bool
 
 
 class _Division:
-    """The working state of one division. `workers`: the current number by job id; `grown`: the jobs that have grown,
-    in order of their first growth."""
+    """The working state of one division. `workers`: their present number, by job id; `grown`: the jobs that have
+    grown, in the order in which they first grew."""
 
     def __init__(
         self, claims: Iterable[Claim], free: int, weights: Mapping[str, float] | None = None
@@ -144,7 +146,7 @@ class _Division:
         self._weights = weights or weights_of(self._claims)
 
     def grow(self) -> None:
-        """Assign the free GPUs, the most valuable step first."""
+        """Assign the free GPUs, by the most valuable step first, until none fits."""
         while (best := next(self._affordable(), None)) is not None:
             claim, to = best
             self._set(claim, to)
@@ -152,8 +154,7 @@ class _Division:
                 self.grown.append(claim)
 
     def move(self) -> bool:
-        """Make the most valuable move of workers that gains enough over its cost. Return False if there is
-        none."""
+        """Make the most valuable move of workers that gains enough over its cost. Return False if there is none."""
         steps = self._steps()
         projects = {claim.project for claim, _ in steps}
         for claim, to in steps:
@@ -187,8 +188,8 @@ class _Division:
                 yield claim, size
 
     def _shrinking_for(self, growing: Claim, lacks: int, below: float) -> list[tuple[Claim, int]] | None:
-        """Return (job, new size) for jobs that together free `lacks` GPUs for `growing`; None if steps with a
-        loss below `below` free too few."""
+        """Return (job, new size) of jobs that together free `lacks` GPUs for `growing`, by steps that each lose less
+        than `below`; None if these free too few."""
         found: list[tuple[Claim, int]] = []
         has = dict(self.workers)
         for _, _, claim, size in sorted(self._steps_down(growing, lacks, below), key=lambda one: one[:2]):
@@ -237,8 +238,8 @@ class _Division:
 
 
 def gain(claim: Claim, small: int, large: int, weight: float) -> float:
-    """Return the value per GPU of growing from `small` to `large` workers (formula: module docstring). It is also the
-    loss when shrinking back. `weight`: see `weights_of`."""
+    """Return the value, per GPU, of growing from `small` to `large` workers (formula: module docstring); also the
+    loss of shrinking back. `weight`: see `weights_of`."""
     slow, alone = claim.speed(small), claim.speed(1)
     # Two roots, since the product of two small speeds could be 0.
     gained = (claim.speed(large) - slow) / (math.sqrt(slow) * math.sqrt(alone))
@@ -246,15 +247,14 @@ def gain(claim: Claim, small: int, large: int, weight: float) -> float:
 
 
 def weights_of(claims: Collection[Claim]) -> dict[str, float]:
-    """Return each job's weight by id: sqrt(EXPECTED + position), with position 1 for the longest remaining
-    time."""
+    """Return each job's weight, by id: sqrt(EXPECTED + position), where the longest remaining time has position 1."""
     longest = sorted(claims, key=lambda claim: (-claim.left_alone, claim.job))
     return {claim.job: math.sqrt(EXPECTED + place) for place, claim in enumerate(longest, 1)}
 
 
 def _may_shrink_for(claim: Claim, growing: Claim) -> bool:
-    """Return whether `claim` may give workers to `growing` and one of its workers has all that a worker of
-    `growing` needs."""
+    """Return whether `claim` may give workers to `growing`, and one of its workers has all that a worker of `growing`
+    needs."""
     has_room = all(needs <= has for needs, has in zip(growing.shape, claim.shape, strict=True))
     is_alike = claim.project == growing.project and claim.priority <= growing.priority
     return claim.may_shrink and claim.shape[0] > 0 and has_room and is_alike

@@ -29,9 +29,8 @@ from controlplane.scheduling.view import PodPlacement
 
 
 def most_pods(item: Waiting, *, is_held: bool, is_sure: bool) -> int:
-    """Return the largest size, in pods, that limits and quotas permit; at least the minimum size, which the
-    caller has checked. `is_held`: count the GPUs of stopping jobs as well. `is_sure`: only what no other
-    project can reclaim."""
+    """Return the largest number of pods that limits and quotas permit; at least the minimum, which the caller has
+    checked. `is_held`: count the GPUs of stopping jobs too. `is_sure`: only what no other project can reclaim."""
 
     def is_allowed(pods: int) -> bool:
         wider = item.of(pods)
@@ -47,8 +46,8 @@ def most_pods(item: Waiting, *, is_held: bool, is_sure: bool) -> int:
 
 
 def widest(item: Waiting, room: FreeCapacity, most: int) -> tuple[PodPlacement, ...] | None:
-    """Return the placements of as many of the job's pods as fit into this free capacity, at most `most`; None if its
-    minimum does not fit."""
+    """Return the placements of as many of the job's pods as fit into this free capacity, at most `most`; None if not
+    even its minimum fits."""
     placements = place(item.of(most).request, room, item.job.avoid)
     if placements is not None:
         return placements
@@ -57,7 +56,8 @@ def widest(item: Waiting, room: FreeCapacity, most: int) -> tuple[PodPlacement, 
 
 
 def as_promised(item: Waiting) -> Waiting | None:
-    """Return the job with the size for which capacity is promised; None if that size is no longer allowed."""
+    """Return the job with the number of pods for which capacity is promised; None if the job no longer allows that
+    number."""
     if not item.is_elastic:
         return item
     pods = len(item.job.promised)
@@ -65,14 +65,14 @@ def as_promised(item: Waiting) -> Waiting | None:
 
 
 class ShrinkPolicy(VictimPolicy):
-    """A policy that accepts those victims of another policy that can shrink."""
+    """Which jobs may be stopped: those that another policy accepts and that can shrink."""
 
     def __init__(self, policy: VictimPolicy) -> None:
         self._policy = policy
 
     @property
     def signature(self) -> Hashable:
-        """Return the other policy's signature, marked as restricted to victims that can shrink."""
+        """What the policy's verdicts depend on: that of the other policy, and that victims can shrink."""
         return "shrink", self._policy.signature
 
     def concerns(self, victim_account: Account) -> bool:
@@ -80,7 +80,7 @@ class ShrinkPolicy(VictimPolicy):
         return self._policy.concerns(victim_account)
 
     def may_preempt(self, candidate: Candidate) -> bool:
-        """Return whether the victim is elastic, above its minimum size, and accepted by the other policy."""
+        """Return whether the job is elastic, above its minimum size, and accepted by the other policy."""
         return candidate.can_shrink and self._policy.may_preempt(candidate)
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
@@ -98,7 +98,7 @@ class ShrinkPolicy(VictimPolicy):
 
 
 def can_go_on(victims: Collection[Candidate], preemptor: Waiting, soon: FreeCapacity) -> bool:
-    """Return whether every victim could still be placed at its minimum size once the preemptor is placed on the freed
+    """Return whether every victim would still fit at its minimum size once the preemptor is placed on the freed
     capacity. `soon`: the capacity that is free without stopping the victims."""
     room = soon.copy()
     for victim in victims:
@@ -119,8 +119,8 @@ def can_go_on(victims: Collection[Candidate], preemptor: Waiting, soon: FreeCapa
 
 
 def _last(low: int, high: int, is_fine: Callable[[int], bool]) -> int:
-    """Return the largest number in `low`..`high` for which the monotone test `is_fine` holds, by bisection.
-    `low` is taken to hold without a test."""
+    """Return the largest number from `low` to `high` for which `is_fine` holds. It must hold up to some number and
+    for none above; `low` is not tested."""
     while low < high:
         middle = (low + high + 1) // 2
         if is_fine(middle):

@@ -1,8 +1,8 @@
-"""Estimate when queued jobs start, as time ranges, by simulating the cluster into the future. Pure.
+"""Estimate when queued jobs start, as ranges of time, by simulating the cluster.
 
-Two simulations run side by side: one in which jobs end earlier than expected, one in which they end later.
-Future submissions are unknown, so the late end of a range is stretched. Ranges are wider for learned run times,
-which are less certain than declared ones.
+Two simulations run side by side: in one jobs end earlier than expected, in the other later. Future submissions are
+unknown, so that the late end of a range is stretched. Ranges are wider for learned run times, which are less certain
+than declared ones.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LEAST_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class StartRange:
-    """When a job is expected to start, as a range in Unix seconds. `latest` None: possibly not within the
-    simulated time."""
+    """When a job is expected to start: from `earliest` to `latest`, in Unix seconds. `latest` None: perhaps not
+    within the simulated time."""
 
     earliest: int
     latest: int | None
@@ -35,8 +35,9 @@ class StartRange:
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """The expected fate of a queued job. `placements`: where the next cycle starts it (`starts_now`), else where it has
-    a promise; () if neither. `victims`: the ids of the jobs stopped for it first. `range`: None as in `start_range`."""
+    """What is expected for a queued job. `placements`: where the next cycle starts it (`starts_now`), else where it
+    has a promise, else (). `victims`: the ids of the jobs that are stopped for it first. `range`: as `start_range`
+    returns."""
 
     placements: tuple[PodPlacement, ...]
     starts_now: bool
@@ -46,8 +47,8 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class LearnedRunTimes:
-    """Learned run times in seconds by job id, for jobs without a declared one: a low value for the early
-    simulation, a high one for the late one, and the expected value."""
+    """Learned run times in seconds, by job id, for jobs that declare none: low ones for the early simulation, high
+    ones for the late one, and the expected ones."""
 
     early: RunTimes
     expected: RunTimes
@@ -60,8 +61,8 @@ def prospect(
     is_over: Callable[[], bool] = never,
     learned: LearnedRunTimes | None = None,
 ) -> Prospect:
-    """Return what the next cycles do with a queued job. `is_over`: returns True when the time budget for
-    simulating is used up."""
+    """Return what the next cycles do with a queued job. `is_over`: returns True when the time allowed for simulating
+    is used up; `learned`: None for the run times in the view."""
     plan = decide(view)
     start = next((start for start in plan.starts if start.job == job_id), None)
     if start is not None:
@@ -78,9 +79,8 @@ def start_range(
     is_over: Callable[[], bool] = never,
     learned: LearnedRunTimes | None = None,
 ) -> StartRange | None:
-    """Return when a queued job is expected to start. None for a job that can never start on the cluster as it is, and
-    for one whose wait is not simulated: for its data or volume, or for an engine that is unreachable. `is_over`: see
-    `prospect`."""
+    """Return when a queued job is expected to start. None if it can never start on the cluster as it is, or if its
+    wait is not simulated: for data or a volume, or while the engine is unreachable. Parameters as for `prospect`."""
     return start_ranges(view, is_over, learned, only={job_id}).get(job_id)
 
 
@@ -90,8 +90,8 @@ def start_ranges(
     learned: LearnedRunTimes | None = None,
     only: Collection[str] | None = None,
 ) -> dict[str, StartRange | None]:
-    """Return the start range of every queued job, or of `only` some, by id; None as in `start_range`. `is_over`: see
-    `prospect`; jobs that have not started in both simulations then get a range without an end."""
+    """Return the start range of each queued job, by id; None as for `start_range`. `only`: the ids of the jobs to
+    return. If `is_over()` returns True before a job has started in both simulations, its range has no end."""
     queued = [job for job in view.jobs if job.state == "queued" and (only is None or job.id in only)]
     check = FeasibilityCheck(view)
     wanted = {
@@ -109,7 +109,7 @@ def start_ranges(
 
 
 def _follow(early: Course, late: Course, wanted: Collection[str], is_over: Callable[[], bool]) -> None:
-    """Run both simulations in equal steps until all jobs have started in both, or the budget is used up."""
+    """Run both simulations in equal steps until all jobs have started in both, or `is_over()` returns True."""
     for step in range(STEPS):
         for course in (early, late):
             if all(job in course.starts for job in wanted):

@@ -1,7 +1,5 @@
-"""Expected ends: when a running job is expected to end, and whether a queued one would end in time. In seconds.
-
-An expected run time is declared by the user or learned.
-"""
+"""When running jobs are expected to end, and whether a queued one would end in time; all in seconds. A run time is
+declared by the user or learned."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ STEPS = 4
 
 
 def expected_end(job: JobView, now: int) -> int | None:
-    """Return when an active job is expected to end, in Unix seconds; None if its run time is unknown. A job
-    that has not started yet is taken to start now."""
+    """Return when an active job is expected to end, in Unix seconds; None if its run time is unknown. A job that has
+    not started yet counts as starting now."""
     expected = job.expected_runtime_seconds
     if expected is None:
         return None
@@ -31,15 +29,15 @@ def expected_end(job: JobView, now: int) -> int | None:
 
 
 def ends_by(job: JobView, now: int, at: int) -> bool:
-    """Return whether a job that starts now is expected to end by this time; False if its run time is
-    unknown."""
+    """Return whether a job that starts now is expected to end by the time `at`; False if its run time is unknown.
+    Times are in Unix seconds."""
     expected = rounded_up(job.expected_runtime_seconds)
     return expected is not None and now + expected <= at
 
 
 def rounded_up(seconds: int | None) -> int | None:
-    """Return the run time rounded up on a scale of STEPS per doubling, so that few distinct values remain; None stays
-    None."""
+    """Return a run time rounded up to one of STEPS values per doubling, so that there are few distinct values. None
+    stays None."""
     if seconds is None or seconds <= STEPS:
         return seconds
     step = 1 << max(0, (seconds - 1).bit_length() - STEPS.bit_length())
@@ -47,7 +45,7 @@ def rounded_up(seconds: int | None) -> int | None:
 
 
 class ExpectedEnds:
-    """Active jobs sorted by expected end."""
+    """The active jobs with a known run time, sorted by expected end."""
 
     __slots__ = ("_started", "_starting")
 
@@ -61,7 +59,7 @@ class ExpectedEnds:
         return len(self._started) + len(self._starting)
 
     def add(self, job: JobView) -> None:
-        """Add an active job; one without an expected run time is ignored."""
+        """Add an active job. One without an expected run time is ignored."""
         if job.expected_runtime_seconds is None:
             return
         if job.started_at is None:
@@ -70,7 +68,7 @@ class ExpectedEnds:
             insort(self._started, (*_key(job, job.started_at + job.expected_runtime_seconds), job))
 
     def remove(self, job: JobView) -> None:
-        """Remove a job; it must equal the job that was added."""
+        """Remove a job, which must equal the one that was added."""
         if job.expected_runtime_seconds is None:
             return
         if job.started_at is None:
@@ -80,9 +78,9 @@ class ExpectedEnds:
             del self._started[bisect_left(self._started, key)]
 
     def at(self, now: int, but: Collection[str], starts: Sequence[JobView]) -> list[End]:
-        """Return the expected ends (end in Unix seconds, submit rank, job id, job) of the active jobs and of
-        `starts`, earliest first, except those of the jobs with the ids `but`. A job past its expected end
-        gets a later one; see `expected_end`."""
+        """Return the expected ends (Unix seconds, submit rank, job id, job) of the active jobs and of `starts`,
+        earliest first; without the jobs whose ids are in `but`. A job past its expected end gets a later one, see
+        `expected_end`."""
         overdue = bisect_right(self._started, now, key=_end)
         moved = [job for *_, job in self._started[:overdue]]
         found = [
