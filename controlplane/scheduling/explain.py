@@ -1,4 +1,4 @@
-"""Explain why a job stays queued: the first reason that applies, the numbers compared, the holders of the
+"""Explain why a job stays queued: the first reason that applies, the numbers that were compared, and who holds the
 capacity."""
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _BEFORE_PREEMPTED = frozenset(
 
 
 class Holds(Sequence[Hold]):
-    """The Holds of a plan, promised jobs first, explained lazily and once per class of equal jobs.
+    """The Holds of a plan, promised jobs first. They are explained when they are read, once per class of equal jobs.
 
-    A slice explains only its own Holds, an iteration those that it reads, any other access all of them.
-    Unread Holds raise RuntimeError after `expire`.
+    A slice explains only its own Holds, an iteration those that it reads, any other access all. Holds that were not
+    read before `expire` raise RuntimeError.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Holds(Sequence[Hold]):
         self._is_expired = False
 
     def expire(self) -> None:
-        """Make Holds that were not read yet raise RuntimeError, because the state is about to change."""
+        """Let Holds that were not read yet raise RuntimeError, because the state is about to change."""
         self._is_expired = True
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class Holds(Sequence[Hold]):
             raise RuntimeError("the holds of this plan were not read before the next cycle began")
 
     def _explained(self, first: int) -> Iterator[Hold]:
-        """Explain and yield the Holds from index `first` on."""
+        """Yield the Holds from the index `first` on."""
         ahead = [job.id for _, job in islice(self._turns(0), min(first, SHOWN))]
         explainer, state = Explainer(self._state, ahead=ahead), self._state
         own = None if state.reservation is None else state.reservation.item.job.id
@@ -124,19 +124,20 @@ class Holds(Sequence[Hold]):
         yield from out_of_line(self._impossible[passed:])
 
     def _turns(self, skip: int) -> Iterator[tuple[Waiting | JobClass, JobView]]:
-        """Yield (class, job) for the jobs in the queue from index `skip` on; for a promised job its Waiting
-        instead of the class."""
+        """Yield (class, job) for the jobs in the queue from the index `skip` on. For a promised job the first is its
+        Waiting."""
         yield from ((item, item.job) for item in self._promised[skip:])
         yield from in_turn(self._classes, max(0, skip - len(self._promised)))
 
 
 class Explainer:
-    """Explains the held jobs of one finished cycle. Free capacity is searched once per kind of request."""
+    """Explains the held jobs of one cycle, once it is finished. Free capacity is searched once for each kind of
+    request."""
 
     def __init__(
         self, state: CycleState, refusals: Mapping[str, Refusal] | None = None, ahead: Iterable[str] = ()
     ) -> None:
-        """`refusals`: known reasons by job id. `ahead`: ids of jobs at the head of the queue that are not
+        """`refusals`: known reasons, by job id. `ahead`: ids of the jobs at the head of the queue that are not
         explained here."""
         self._state = state
         self._refusals = refusals or {}
@@ -146,8 +147,8 @@ class Explainer:
         self._without_promises: FreeCapacity | None = None
 
     def hold(self, item: Waiting, position: int) -> Hold:
-        """Return the Hold of the next job in the queue. Call it in the order of `position`, because details
-        name the jobs ahead."""
+        """Return the Hold of the next job in the queue. Call it in the order of `position`: details name the jobs
+        ahead."""
         job = item.job
         code, numbers = self._reason(item)
         is_promised = job.id in self._state.promises
@@ -178,8 +179,7 @@ class Explainer:
         }
 
     def _own_reservation(self, item: Waiting) -> dict[str, Any]:
-        """Return the time and nodes at which the job is to start if it is the one with the reservation; else
-        {}."""
+        """Return the time and the nodes of the reservation if the job has it and is not placed yet; else {}."""
         own, starts = self._state.reservation, self._state.starts
         if own is None or own.item.job.id != item.job.id or item.job.id in {*starts, *self._state.promises}:
             return {}
@@ -213,8 +213,8 @@ class Explainer:
         return code, numbers
 
     def _refuse(self, item: Waiting) -> Refusal | None:
-        """Return a refusal that holds whatever capacity is free, such as a limit or back-off; None if there
-        is none."""
+        """Return a refusal that holds whatever capacity is free, such as a limit or a back-off; None if there is
+        none."""
         refused = over_limit(item) or over_quota(item) or not_ready(item.job)
         if refused is not None:
             return refused
@@ -237,7 +237,7 @@ class Explainer:
         }
 
     def _cause(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """Return (reason code, details) for a request that does not fit now. Cached per request, so it
+        """Return (reason code, details) for a request that does not fit now. The result is cached by request and so
         ignores the project; `_reason` checks the fair share afterwards."""
         room, numbers = self._state.capacity.now, self._numbers(request)
         if self._state.promises and place(request, self._room_without_promises()) is not None:
@@ -260,7 +260,8 @@ class Explainer:
         return reasons.CLUSTER_FULL, numbers
 
     def _too_small_for(self, request: Request) -> frozenset[str]:
-        """Return the nodes whose host resources are too small for a pod of the request even when empty."""
+        """Return the names of the nodes that have too few CPUs, memory or extra resources for a pod of the request
+        even when empty."""
         return frozenset([node.name for node in self._state.view.nodes if not has_amounts(node, request)])
 
     def _room_without_promises(self) -> FreeCapacity:
@@ -277,19 +278,19 @@ def _reserved_for(job: JobView) -> dict[str, str]:
 
 
 def _shown_time(at: int) -> int:
-    """Return a time rounded up to SHOWN_SECONDS, because details that change in every cycle would be written in
+    """Return a time rounded up to a multiple of SHOWN_SECONDS: details that change in every cycle would be written in
     every cycle."""
     return -(-at // SHOWN_SECONDS) * SHOWN_SECONDS
 
 
 def out_of_line(impossible: Iterable[tuple[JobView, Refusal]]) -> list[Hold]:
-    """Return the Holds, without queue position, of jobs that can never start on this cluster."""
+    """Return the Holds of jobs that can never start on this cluster; they have no queue position."""
     return [Hold(job.id, job.project, refusal.code, refusal.details, None) for job, refusal in impossible]
 
 
 def _taken_by(job: JobView) -> dict[str, Any]:
-    """Return the details that name the job to which a preempted job lost its GPUs. The recorded reason may
-    contain more, such as that job's name."""
+    """Return the details that name the job for which a job was preempted. The recorded reason may have more, such as
+    that job's name."""
     known = "preempt" if job.was_preempted_by_project == job.project else "reclaim"
     taken: dict[str, Any] = {"by_job": job.was_preempted_by, "kind": job.was_preempted_kind or known}
     if job.was_preempted_by_project is not None:
@@ -298,11 +299,9 @@ def _taken_by(job: JobView) -> dict[str, Any]:
 
 
 def _short_of(one: Request, room: FreeCapacity, too_small: frozenset[str]) -> dict[str, Any] | None:
-    """Return the host resource that prevents a pod from fitting on nodes that are large enough, as details;
-    None if GPUs are what is missing.
-
-    `together`: some nodes have enough of this resource, but none of those has the rest of the request.
-    """
+    """Return as details which of CPUs, memory and extra resources keeps a pod from fitting on nodes that are large
+    enough; None if GPUs are missing. `together`: some nodes have enough of this resource, but none of those has the
+    rest of the request."""
 
     def fits(less: Request) -> bool:
         found = place(less, room, too_small)
@@ -320,7 +319,8 @@ def _short_of(one: Request, room: FreeCapacity, too_small: frozenset[str]) -> di
 
 
 def _largest_free(room: FreeCapacity, request: Request) -> int:
-    """Return the most milli-GPUs that one pod could get now on a node with enough host resources for it."""
+    """Return the most milli-GPUs that one pod could get now on a node with enough CPUs, memory and extra resources
+    for it."""
     indexes = [room.parts[part] for part in room.parts_of(request.pools, request.locations)]
 
     def has_room(order: int) -> bool:
@@ -342,7 +342,8 @@ def _largest_free(room: FreeCapacity, request: Request) -> int:
 
 
 def _holders(state: CycleState) -> list[dict[str, Any]]:
-    """Return the projects that hold the capacity: those furthest above their quota first, then the largest."""
+    """Return the projects that hold the capacity, at most SHOWN: those furthest above their quota first, then the
+    largest."""
     accounts = sorted(
         (account for account in state.accounts.values() if account.allocated > 0),
         key=lambda account: (

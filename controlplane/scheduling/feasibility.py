@@ -1,5 +1,5 @@
-"""Find requests that can never be satisfied, even on an idle cluster: a missing project or pool, or more than
-the nodes have."""
+"""Find requests that can never be satisfied, even on an idle cluster: the project or pool is missing, or the nodes
+have too little."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _OF_DEVICES = ("gpus", "gpu_memory", "gpu_share")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a job cannot start: a reason code and the numbers compared."""
+    """Why a job cannot start. `code`: of reasons.py; `details`: the numbers that were compared."""
 
     code: str
     details: dict[str, Any]
 
 
 class FeasibilityCheck:
-    """Checks jobs against the cluster as if it were empty and every node were ready."""
+    """Checks jobs against the cluster as if it were empty and every node accepted pods."""
 
     def __init__(self, view: ClusterView) -> None:
         self._projects = {project.name: project for project in view.projects}
@@ -67,8 +67,8 @@ class FeasibilityCheck:
         return self._impossible(request_of(job, ())) or missing
 
     def request(self, job: JobView) -> Request:
-        """Return the job's request with its allowed pools, without those that do not exist. Raise KeyError if the view
-        does not contain its project."""
+        """Return the job's request, with those of its allowed pools that exist. Raise KeyError if its project is not
+        in the view."""
         pools = pools_for(job, self._projects[job.project])
         return request_of(job, tuple(pool for pool in pools if pool in self._pools))
 
@@ -95,8 +95,8 @@ class FeasibilityCheck:
         return self._verdicts[request]
 
     def _examine(self, request: Request) -> Refusal | None:
-        """Return the first resource of which the empty cluster has too little, with the largest amount that it offers;
-        None if the request fits."""
+        """Return the first resource of which the empty cluster has too little, with the most that a node has; None if
+        the request fits."""
         empty = self._empty
         if place(request, empty) is not None:
             return None
@@ -114,7 +114,7 @@ class FeasibilityCheck:
         return self._refusal("gpus", request.milli_gpus, self._most_gpus(self._nodes_for(one)), pools)
 
     def _is_there(self, resource: str, asked: int, nodes: Sequence[NodeView]) -> bool:
-        """Return whether some node has enough of this resource, even if it lacks another one."""
+        """Return whether a node has enough of this resource, even if it lacks another one."""
         if resource == "gpus":
             return asked <= self._most_gpus(nodes)
         return resource not in _OF_DEVICES and asked <= max(amount_of(node, resource) for node in nodes)
@@ -123,8 +123,8 @@ class FeasibilityCheck:
         return [node for node in self._view.nodes if not request.pools or node.pool in request.pools]
 
     def _shortages(self, one: Request) -> list[tuple[str, int, int, Request]]:
-        """Return the resources to test: (resource, amount requested, most that one node has, the request
-        without it)."""
+        """Return the resources to test, as (resource, amount requested, most that one node has, the request without
+        the resource)."""
         nodes = self._nodes_for(one)
         memory = max((device.memory_mib for node in nodes for device in node.devices), default=0)
         no_gpu = replace(one, milli_gpus=0, gpu_memory_mib=None)
@@ -145,13 +145,14 @@ class FeasibilityCheck:
         return need, amount_of(one, need), largest, relieved
 
     def _able(self, nodes: Sequence[NodeView], rest: Request) -> Sequence[NodeView]:
-        """Return the nodes that have, when empty, the host resources of `rest`; all nodes if none has."""
+        """Return the nodes that, when empty, have the CPUs, memory and extra resources of `rest`; all nodes if none
+        has."""
         return [node for node in nodes if self._empty.node(node.name).has_host_capacity(rest)] or nodes
 
     @staticmethod
     def _most_gpus(nodes: Iterable[NodeView]) -> int:
-        """Return the milli-GPUs of all whole devices of the node with the most; 0 if these nodes assign only single
-        parts."""
+        """Return the milli-GPUs of all whole devices of the node with the most; 0 if these nodes give out single
+        parts only."""
         counts = [sum(_largest_whole(device.mode) for device in node.devices) for node in nodes]
         return max(counts, default=0) * WHOLE_GPU
 
@@ -162,8 +163,8 @@ class FeasibilityCheck:
 
 
 def _largest_share(mode: SharingMode) -> int:
-    """Return the largest share of one device that a pod can have, in milli-GPUs: one part where a pod gets a single
-    part, else the whole device; 0 for a device that is not shared (`parts` 1)."""
+    """Return the largest share of one device that a pod can get, in milli-GPUs: one part where a pod gets a single
+    part, else the whole device; 0 for a device that is not shared."""
     if mode.parts == 1:
         return 0
     return WHOLE_GPU // mode.parts if mode.is_single else WHOLE_GPU
@@ -183,13 +184,13 @@ _attributes = attrgetter(
 
 
 def _alike(job: JobView) -> _Key:
-    """Return the key of jobs that share one class: equal keys are refused, explained and placed alike."""
+    """Return the key of a job's class: jobs with equal keys are refused, explained and placed alike."""
     return (*_attributes(job), rounded_up(job.expected_runtime_seconds), job.grows)
 
 
 class QueuedJobs:
-    """The queued jobs of a view in classes of equal jobs, apart from those that can never start. Jobs may be
-    added and removed while nodes and projects stay the same."""
+    """The queued jobs of a view in classes of equal jobs, and those that can never start. Jobs may be added and
+    removed while nodes and projects stay the same."""
 
     def __init__(self, view: ClusterView, accounts: Mapping[str, Account]) -> None:
         self._view = view
@@ -216,14 +217,14 @@ class QueuedJobs:
         self._classes[key] = JobClass(jobs, self._accounts[jobs[0].project], request, milli_gpus, seconds)
 
     def _sorted_seconds(self, job: JobView) -> int:
-        """Return the run time by which a job is sorted if the shortest goes first; LAST if it is unknown. A
-        preempted job counts as longer by `requeue_rank_seconds`."""
+        """Return the run time, in seconds, by which a job is sorted where the shortest goes first; LAST if it is
+        unknown. A preempted job counts as longer by `requeue_rank_seconds`."""
         expected = rounded_up(job.expected_runtime_seconds)
         later = 0 if job.was_preempted_by is None else self._view.requeue_rank_seconds or 0
         return LAST if expected is None else expected + later
 
     def add(self, job: JobView) -> None:
-        """Add a queued job. All jobs of its class become undecided."""
+        """Add a queued job. All jobs of its class are undecided then."""
         key = _alike(job)
         if key in self._classes:
             self._classes[key].rewind()
@@ -234,7 +235,7 @@ class QueuedJobs:
             self._open(key, [job])
 
     def remove(self, job: JobView) -> None:
-        """Remove a job; it must equal the job that was added. All jobs of its class become undecided."""
+        """Remove a job, which must equal the one that was added. All jobs of its class are undecided then."""
         key = _alike(job)
         if key in self._classes:
             self._classes[key].rewind()
@@ -254,7 +255,7 @@ class QueuedJobs:
         return classes
 
     def next_due(self, now: int) -> int | None:
-        """Return when the next back-off after `now` ends, in Unix seconds; None if there is none."""
+        """Return when the next back-off after `now` ends, in Unix seconds; None if no job backs off."""
         times = [one.jobs[0].not_before for one in self._classes.values()]
         return min((at for at in times if at is not None and at > now), default=None)
 
@@ -267,7 +268,7 @@ class QueuedJobs:
 def line_up(
     view: ClusterView, accounts: Mapping[str, Account]
 ) -> tuple[list[JobClass], list[tuple[JobView, Refusal]]]:
-    """Return the queued jobs that can run on this cluster, in classes of equal jobs, and those that never can
-    with the reason. Both are sorted by first submission."""
+    """Return the queued jobs that can run on this cluster, in classes of equal jobs, and those that never can, with
+    the reason. Both are sorted by first submission."""
     queued = QueuedJobs(view, accounts)
     return queued.classes(), queued.impossible()

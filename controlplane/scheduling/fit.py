@@ -1,8 +1,7 @@
-"""Place gangs on nodes: node pools, whole devices, shares of a device by milli-GPUs or by memory.
+"""Place gangs on nodes: by node pools, whole devices, and shares of a device in milli-GPUs or memory.
 
-Packing: shares go to the fullest device that is already shared, whole devices to the node with the fewest
-free devices that still fits, so that whole devices and whole nodes stay free. Equal input gives equal
-placements.
+A share goes to the fullest device that is already shared, whole devices to the node with the fewest free ones on
+which they fit, so that whole devices and whole nodes stay free. Equal input gives equal placements.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ class Situated(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one job requests, per pod, and the number of pods. Jobs with equal requests fit on the same nodes.
+    """What one job requests per pod, and for how many pods. Jobs with equal requests fit on the same nodes.
 
     `gpu_memory_mib`: if set, each pod takes a share of one device with this much memory, and `milli_gpus` is ignored.
-    `pools`: the pools to try in this order, each for the whole gang; empty means all pools together. `locations`: the
-    locations of nodes that have the job's data; empty means all.
+    `pools`: tried in this order, each for the whole gang; () for all pools together. `locations`: those of nodes that
+    have the job's data; () for all.
     """
 
     milli_gpus: int
@@ -67,17 +66,17 @@ class Request:
 
     @property
     def whole_devices(self) -> int:
-        """The number of whole devices of each pod; 0 for a share of a device and for no GPU."""
+        """How many whole devices each pod needs; 0 for a share of a device and for no GPU."""
         return 0 if self.gpu_memory_mib is not None else self.milli_gpus // WHOLE_GPU
 
     @property
     def is_share(self) -> bool:
-        """Return whether each pod takes a share of one device."""
+        """Whether each pod takes a share of one device."""
         return self.gpu_memory_mib is not None or 0 < self.milli_gpus < WHOLE_GPU
 
     def share_of(self, mode: SharingMode) -> int:
-        """Return the milli-GPUs that the requested share takes on a device with this sharing mode; more than 1,000
-        if it does not fit."""
+        """Return how many milli-GPUs the share takes on a device with this sharing mode; more than 1,000 if it does
+        not fit."""
         asked = self.milli_gpus
         if self.gpu_memory_mib is not None:
             asked = -(-self.gpu_memory_mib * WHOLE_GPU // mode.memory_mib) if mode.memory_mib else NEVER
@@ -91,7 +90,7 @@ class Request:
 
 
 def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
-    """Return the pools that this job may use, in order; empty for all pools."""
+    """Return the pools that the job may use, the preferred one first; () for all."""
     allowed = dict(project.node_pools).get(job.kind, ())
     if job.node_pool is None:
         return allowed
@@ -99,7 +98,7 @@ def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
 
 
 def request_of(job: JobView, pools: tuple[str, ...]) -> Request:
-    """Return the job's request at its minimum size, in these pools; an elastic job can use more (see elastic)."""
+    """Return the job's request, in these pools and at its minimum size. An elastic job can use more, see elastic.py."""
     return Request(
         job.milli_gpus,
         job.gpu_memory_mib,
@@ -113,26 +112,26 @@ def request_of(job: JobView, pools: tuple[str, ...]) -> Request:
 
 
 def host_needs(request: Request) -> tuple[str, ...]:
-    """Return the host resources of each pod: `cpus`, `memory`, and its extras by name."""
+    """Return the names of what a pod needs beside GPUs: `cpus`, `memory`, and its extra resources."""
     return ("cpus", "memory", *(name for name, _ in request.extras))
 
 
 def amount_of(holder: Need, need: str) -> int:
-    """Return the amount of one host resource of `holder`: milli-CPUs, MiB, or whole units of an extra resource."""
+    """Return how much `holder` has or needs of `need`: milli-CPUs, MiB, or units of an extra resource."""
     if need == "cpus":
         return holder.milli_cpus
     return holder.memory_mib if need == "memory" else dict(holder.extras).get(need, 0)
 
 
 def has_amounts(holder: Need, need: Need) -> bool:
-    """Return whether `holder` has as much of each host resource as `need`."""
+    """Return whether `holder` has at least the CPUs, memory and extra resources of `need`."""
     if holder.milli_cpus < need.milli_cpus or holder.memory_mib < need.memory_mib:
         return False
     return all(amount_of(holder, name) >= amount for name, amount in need.extras)
 
 
 def with_only(request: Request, needs: Collection[str]) -> Request:
-    """Return the request with only those of its host resources that `needs` names."""
+    """Return the request with only those of its CPUs, memory and extra resources that `needs` names."""
     return replace(
         request,
         milli_cpus=request.milli_cpus if "cpus" in needs else 0,
@@ -142,13 +141,13 @@ def with_only(request: Request, needs: Collection[str]) -> Request:
 
 
 def without(request: Request, need: str) -> Request:
-    """Return the request without the host resource `need`."""
+    """Return the request without `need`, one of `host_needs`."""
     return with_only(request, set(host_needs(request)) - {need})
 
 
 def total_milli_gpus(request: Request, view: ClusterView) -> int:
-    """Return the milli-GPUs of the whole gang that count against quotas. A share by memory counts as on the smallest
-    device that it fits on, as a whole device if it fits on none."""
+    """Return how many milli-GPUs the whole gang counts against quotas. A share by memory counts as on the device
+    where it takes the most, as a whole device if it fits on none."""
     if request.gpu_memory_mib is None:
         return request.pods * request.milli_gpus
     modes = {
@@ -165,10 +164,10 @@ def total_milli_gpus(request: Request, view: ClusterView) -> int:
 def place(
     request: Request, room: FreeCapacity, avoid: Collection[str] = ()
 ) -> tuple[PodPlacement, ...] | None:
-    """Return where the whole gang fits, or None. Leaves `room` unchanged.
+    """Return where the whole gang fits; None if it does not. Leaves `room` unchanged.
 
-    Nodes in `avoid` are used last: first the whole gang is tried on other nodes, in any pool, then with as many
-    pods as possible on other nodes.
+    Nodes in `avoid` are used last: first the whole gang is tried on other nodes, in any pool, then with as many pods
+    as possible on others.
     """
     choices = _choices(request, room)
     orders: list[Preference] = [(avoid,), (avoid, ())] if avoid else [((),)]
@@ -184,7 +183,7 @@ def place(
 
 
 def is_free(placements: Sequence[PodPlacement], job: JobView, room: FreeCapacity) -> bool:
-    """Return whether exactly these placements, on open nodes, are free for the job. Leaves `room`
+    """Return whether exactly these placements are free for the job, on nodes that accept pods. Leaves `room`
     unchanged."""
     taken: list[PodPlacement] = []
     for placement in placements:
@@ -212,7 +211,7 @@ def _is_pod_free(placement: PodPlacement, job: JobView, room: FreeCapacity) -> b
 
 
 def pods_that_fit(request: Request, room: FreeCapacity, at_most: int) -> int:
-    """Return how many pods of the request fit at once, at most `at_most`. Of several pools, the one where
+    """Return how many pods of the request fit at once, up to `at_most`. If it names several pools, the pool where the
     most fit counts."""
     counted = replace(request, pods=at_most)
     choices = _choices(request, room)
@@ -220,7 +219,8 @@ def pods_that_fit(request: Request, room: FreeCapacity, at_most: int) -> int:
 
 
 def _count(request: Request, room: FreeCapacity, parts: Sequence[str]) -> int:
-    """Return how many pods fit, at most the gang size. Pods are equal, so each node is counted independently."""
+    """Return how many pods fit on these parts, up to the gang's size. Pods are equal, so that each node is counted by
+    itself."""
     needed, count = request.whole_devices, 0
     for part in parts:
         index = room.parts[part]
@@ -240,7 +240,7 @@ def _count(request: Request, room: FreeCapacity, parts: Sequence[str]) -> int:
 
 
 def _choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]:
-    """Return, in order, the sets of capacity parts to try for the whole gang."""
+    """Return the sets of parts to try for the whole gang, in order."""
     if request.pools:
         choices = [room.parts_of((pool,), request.locations) for pool in request.pools]
         return [parts for parts in choices if parts]
@@ -250,8 +250,8 @@ def _choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]:
 def _place_in(
     request: Request, room: FreeCapacity, parts: Sequence[str], without: Preference = ((),)
 ) -> tuple[PodPlacement, ...]:
-    """Place as many pods of the gang as fit on these parts; `without`: the nodes to exclude, try by try. Pods are
-    equal, so filling one node after another reaches the maximum."""
+    """Place as many pods of the gang as fit on these parts. `without`: the nodes to exclude, for each try. Pods are
+    equal, so that to fill one node after the other reaches the most."""
     placements: list[PodPlacement] = []
     for rank in range(request.pods):
         tries = (_place_pod(request, room, parts, rank, avoid) for avoid in without)
@@ -289,7 +289,8 @@ def _place_pod(
 def _nodes_by_tightness(
     room: FreeCapacity, parts: Sequence[str], whole: int, avoid: Collection[str]
 ) -> Iterator[NodeCapacity]:
-    """Yield open nodes with at least this many whole devices free: fewest first, then by pool, location and name."""
+    """Yield the open nodes with at least `whole` whole devices free: the fewest first, then by pool, location and
+    name."""
     indexes = [room.parts[part] for part in parts]
     for free in range(whole, max((len(index.by_whole) for index in indexes), default=0)):
         for index in indexes:
@@ -302,7 +303,7 @@ def _nodes_by_tightness(
 def _place_on_shared(
     request: Request, room: FreeCapacity, parts: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
-    """Place a share on the partly used device that has the least capacity left afterwards; None if it fits on none."""
+    """Place a share on the partly used device that has the least left afterwards; None if it fits on none."""
     best: tuple[int, int, int] | None = None
     chosen: PodPlacement | None = None
     for part in parts:
@@ -323,7 +324,7 @@ def _place_on_shared(
 def _place_share_on_whole(
     request: Request, room: FreeCapacity, parts: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
-    """Place a share on a free device of the node with the fewest free devices; None if there is none."""
+    """Place a share on a free device of the node with the fewest free ones; None if there is none."""
     for node in _nodes_by_tightness(room, parts, 1, avoid):
         if node.has_host_capacity(request):
             for position, free in enumerate(node.free):
@@ -334,14 +335,14 @@ def _place_share_on_whole(
 
 
 def fits_on(request: Request, node: NodeCapacity) -> bool:
-    """Return whether a pod of the request fits on this node now. The caller has checked that the node is open
-    and admitted."""
+    """Return whether a pod of the request fits on this node now. The caller has checked that the node is open and in
+    the request's pools."""
     is_whole = request.whole_devices > 0
     return not (is_whole and node.is_divided) and bool(pods_on(request, node))
 
 
 def pods_on(request: Request, node: NodeCapacity) -> int:
-    """Return how many pods of this request, at most the gang size, fit on the node now."""
+    """Return how many pods of the request fit on the node now, up to the gang's size."""
     if request.is_share or request.extras:
         return pods_in(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
     # The common case, without a look at each device.
@@ -363,7 +364,7 @@ def pods_in(
     memory_mib: int,
     extras: Mapping[str, int],
 ) -> int:
-    """Return how many pods of the request, at most the gang size, fit on the node if exactly these amounts are free
+    """Return how many pods of the request, up to the gang's size, fit on the node if exactly these amounts are free
     there. `free`: milli-GPUs per device."""
     pods = request.pods
     if request.milli_cpus:

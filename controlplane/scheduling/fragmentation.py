@@ -29,18 +29,18 @@ _Scored = tuple[int, int, int, tuple[tuple[int, int], ...]]
 
 
 def popular(counts: Mapping[Request, int]) -> list[tuple[Request, int]]:
-    """Return the mix: the most frequent requests and how many pods have each. `counts`: number of pods by request."""
+    """Return the mix: the most frequent requests, each with its number of pods. `counts`: number of pods by request."""
     return sorted(counts.items(), key=lambda pair: (-pair[1], repr(pair[0])))[:MOST_KINDS]
 
 
 def kind_of(job: JobView) -> Request:
-    """Return a one-pod request with the resources of the job's pods, without pools and locations: the kind
-    counted in the mix."""
+    """Return what one pod of the job requests, without pools and locations: its kind in the mix."""
     return Request(job.milli_gpus, job.gpu_memory_mib, 1, job.milli_cpus, job.memory_mib, (), job.extras)
 
 
 class Gradient:
-    """Chooses the devices of pods by how they change the fragmentation of one FreeCapacity."""
+    """Chooses the devices of pods by how they change the fragmentation of one FreeCapacity. `mix`: requests with
+    their number of pods."""
 
     def __init__(self, mix: Sequence[tuple[Request, int]]) -> None:
         self.mix = mix
@@ -51,14 +51,14 @@ class Gradient:
         self._scored: dict[Request, list[tuple[int, _Scored | None]]] = {}
 
     def twin(self) -> Gradient:
-        """Return a scorer with the same mix and without cached scores, for a copy of the capacity."""
+        """Return a Gradient for the same mix without cached scores, for a copy of the capacity."""
         return Gradient(self.mix)
 
     def place_pod(
         self, request: Request, room: FreeCapacity, parts: Collection[str], avoid: Collection[str]
     ) -> tuple[str, tuple[tuple[int, int], ...]] | None:
-        """Return the node and the ((device index, milli-GPUs), ...) for one pod on nodes of these parts, except the
-        nodes named in `avoid`; None if it does not fit."""
+        """Return the node and ((device index, milli-GPUs), ...) for one pod; None if it fits nowhere. `parts`: the
+        parts of `room` to use; `avoid`: names of nodes not to use."""
         known = self._scored.setdefault(request, [(-1, None)] * len(room.nodes))
         best: _Scored | None = None
         for node in room.nodes:
@@ -72,8 +72,7 @@ class Gradient:
         return None if best is None else (room.nodes[best[2]].name, best[3])
 
     def useless_on(self, node: NodeCapacity) -> float:
-        """Return the free milli-GPUs of a node that pods cannot use, as the weighted mean over the pods of
-        the mix."""
+        """Return how many free milli-GPUs of a node pods cannot use, as the weighted mean over the pods of the mix."""
         return self._useless_on((node.modes, tuple(node.free), node.milli_cpus, node.memory_mib))
 
     def _score(self, request: Request, node: NodeCapacity) -> _Scored | None:
@@ -124,8 +123,8 @@ class Gradient:
 
 
 def _useless_devices(request: Request, modes: Sequence[SharingMode], free: Sequence[int]) -> int:
-    """Return the free milli-GPUs on devices that a pod cannot use: all of them if it does not fit or requests
-    no GPU."""
+    """Return the free milli-GPUs on devices that a pod cannot use: all of them if the pod does not fit or requests no
+    GPU."""
     if request.is_share:
         shares = [request.share_of(mode) for mode in modes]
         if not any(left >= share for left, share in zip(free, shares, strict=True)):
@@ -137,8 +136,8 @@ def _useless_devices(request: Request, modes: Sequence[SharingMode], free: Seque
 
 
 def _ways(request: Request, node: NodeCapacity) -> list[tuple[tuple[int, int], ...]]:
-    """Return the ways to place a pod on a node, as ((device position, milli-GPUs), ...), on the fullest devices
-    first; equally free devices count once."""
+    """Return the ways to place a pod on a node, each as ((device position, milli-GPUs), ...), the fullest devices
+    first. Equally free devices count once."""
     if request.is_share:
         ways: dict[tuple[int, SharingMode], tuple[tuple[int, int], ...]] = {}
         for position, (free, mode) in enumerate(zip(node.free, node.modes, strict=True)):

@@ -1,6 +1,6 @@
-"""Missing workers of running elastic jobs, inside their project's quota: they queue like jobs. Pure.
+"""Missing workers of running elastic jobs, inside their project's quota: they queue like jobs.
 
-`with_missing_workers` adds one queued job per gang of missing workers to the view (`JobView.grows`);
+`with_missing_workers` adds one queued job for each group of missing workers to the view (`JobView.grows`);
 `growth_of` converts what these get in the plan back into workers. Rules: README.md, "Missing workers".
 """
 
@@ -21,15 +21,14 @@ _AFTER_ALL = 1 << 60
 
 
 def lacks_workers(jobs: Iterable[JobView]) -> bool:
-    """Return whether any of these jobs has missing workers that it can take now (`JobView.missing`)."""
+    """Return whether any of these jobs has missing workers that it can take now."""
     return any(job.missing for job in jobs)
 
 
 def with_missing_workers(view: ClusterView) -> ClusterView:
-    """Return the view with the missing workers of running jobs as queued jobs; the same view if there are
-    none.
+    """Return the view with the missing workers of running jobs as queued jobs; the same view if there are none.
 
-    A job without a promise of its own adds none while a queued job of higher priority in its project has one:
+    A job without a promise of its own adds none while a queued job of higher priority in its project has a promise:
     it may have shrunk for that job, and would take the capacity back.
     """
     if not lacks_workers(view.jobs):
@@ -80,8 +79,8 @@ def _gangs(job: JobView) -> Iterator[JobView]:
 
 
 def growth_of(state: CycleState) -> tuple[Growth, ...]:
-    """Return the workers that running jobs get in this plan, one entry per job. All of a job's workers start
-    together: they count as promised while any of them waits for stopping jobs."""
+    """Return the workers that running jobs get in this plan, one entry per job. All workers of a job start together:
+    they count as promised while one of them waits for stopping jobs."""
     placed: dict[str, list[str]] = {}
     for name in (*state.starts, *state.promises):
         if grows := state.jobs[name].grows:
@@ -105,8 +104,8 @@ def _growth(state: CycleState, job: JobView, gangs: list[str]) -> Growth:
 
 
 def for_growing_job(preempt: Preempt, beneficiary: JobView) -> Preempt:
-    """Return the preemption with the running job as beneficiary if the given one stands for its missing
-    workers."""
+    """Return the preemption. If its beneficiary stands for missing workers, the running job that lacks them takes its
+    place."""
     return replace(preempt, beneficiary=beneficiary.grows) if beneficiary.grows else preempt
 
 
@@ -115,8 +114,8 @@ def _ranked(placements: tuple[PodPlacement, ...] | list[PodPlacement]) -> tuple[
 
 
 def awaited_sentence(awaited: Details, sees: Sees) -> str:
-    """Return the sentence on why missing workers of a running job wait, for a reader who may see the jobs of
-    `sees`. `awaited`: `workers` that wait, `asked` in all, and the `stopping` jobs."""
+    """Return the sentence that says why missing workers of a running job wait. `awaited`: `workers` that wait,
+    `asked` in all, and the `stopping` jobs; `sees`: which jobs the reader may see."""
     stopping = seen_by({"stopping": awaited["stopping"]}, sees)["stopping"]
     workers, asked = awaited["workers"], awaited["asked"]
     waits = "waits" if workers == 1 else "wait"

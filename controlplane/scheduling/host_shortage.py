@@ -1,4 +1,5 @@
-"""Count the pods that fit on a node once victims are gone, and the host resources that are missing for more."""
+"""Count the pods that fit on a node once victims are gone, and which CPUs, memory and extra resources are missing for
+more."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from controlplane.scheduling.victims import Candidate
 def missing_on(
     request: Request, node: NodeCapacity, victims: Iterable[Candidate], pods: int
 ) -> dict[str, int]:
-    """Return the host resources, by name, that the node lacks for `pods` pods once the victims are gone, in the units
-    of `fit.amount_of`."""
+    """Return what the node lacks for `pods` pods once the victims are gone, by name, in the units of `fit.amount_of`;
+    {} if nothing. GPUs are not counted."""
     short = {need: pods * amount_of(request, need) for need in host_needs(request)}
     for need in short:
         given = sum(_given(victim, node, need) for victim in victims)
@@ -31,13 +32,13 @@ def _given(victim: Candidate, node: NodeCapacity, need: str) -> int:
 
 
 def part_of(missing: Mapping[str, int], victim: Candidate, node: NodeCapacity) -> float:
-    """Return the sum, over the missing resources, of the fraction that stopping the victim frees on the node:
-    1.0 is as much as the whole shortage of one resource."""
+    """Return how much of the shortage on the node the victim would free, as the sum of fractions over the `missing`
+    resources: 1.0 is the whole shortage of one resource."""
     return sum(min(1.0, _given(victim, node, need) / amount) for need, amount in missing.items())
 
 
 def pods_after(request: Request, node: NodeCapacity, victims: Iterable[Candidate]) -> int:
-    """Return how many pods of this request fit on the node once the victims are gone."""
+    """Return how many pods of the request fit on the node once the victims are gone, up to the gang's size."""
     free = node.free.copy()
     milli_cpus, memory_mib, extras = node.milli_cpus, node.memory_mib, dict(request.extras and node.extras)
     name = node.name

@@ -1,4 +1,4 @@
-"""Decide in successive cycles on one cluster: keep the state between cycles and apply only the changes."""
+"""Decide on one cluster in cycle after cycle: the state is kept between cycles, and only changes are applied to it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _all_but_time_and_jobs = attrgetter(
 
 
 class Scheduler:
-    """Returns the same plans as `cycle.decide`, at almost no cost for jobs that did not change.
+    """Returns the same plans as `cycle.decide`, at almost no cost for jobs that have not changed.
 
-    Pass unchanged jobs as the same objects, which are compared fastest. A change of nodes, projects or
-    departments discards the state. Read the holds of a plan before the next `decide`.
+    Pass unchanged jobs as the same objects, which are compared fastest. A change of nodes, projects or departments
+    discards the state. Read the holds of a plan before the next `decide`.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Scheduler:
         self._due_at: int | None = None
 
     def decide(self, view: ClusterView) -> Plan:
-        """Return the plan for this view. The state of the previous call is reused as far as the view did not
-        change."""
+        """Return the plan for this view. The state of the previous call is reused as far as the view has not
+        changed."""
         state, queued = self._state, self._queued
         # Cleared first, so that an exception leaves no half-changed state behind.
         self._state = self._queued = None
@@ -74,8 +74,8 @@ class Scheduler:
         return self._plan
 
     def _compare(self, state: CycleState | None, view: ClusterView) -> tuple[ClusterView, Difference]:
-        """Return the view with missing workers as queued jobs, and its jobs that differ from the state's
-        (before, after)."""
+        """Return the view with missing workers as queued jobs, and the jobs (before, after) in which it differs from
+        the state's view."""
         if state is not None and not self._lacks_workers:
             difference = _without_identical(state.view.jobs, view.jobs)
             # Only new and changed jobs can lack workers now.
@@ -87,8 +87,8 @@ class Scheduler:
         return view, ((), view.jobs) if state is None else _without_identical(state.view.jobs, view.jobs)
 
     def _holds_until(self, state: CycleState, now: int) -> bool:
-        """Return whether the last plan of an unchanged cluster is still valid at `now`: it started and
-        stopped nothing, did not depend on the time, and no back-off has ended since."""
+        """Return whether the last plan of an unchanged cluster is still valid at `now`: it started and stopped
+        nothing, did not depend on the time, and no back-off has ended since."""
         return (
             not (self._plan.starts or self._plan.preempts)
             and not (state.depends_on_time and now != state.view.now)
@@ -112,7 +112,7 @@ def _feed(state: CycleState, queued: QueuedJobs, before: JobView | None, after: 
 
 
 def _is_checkpoint(before: JobView, after: JobView) -> bool:
-    """Return whether a running job's only change is a new checkpoint."""
+    """Return whether only a new checkpoint distinguishes a running job `after` from `before`."""
     return (
         before.state == "active"
         and before.last_checkpoint_at != after.last_checkpoint_at
@@ -122,7 +122,8 @@ def _is_checkpoint(before: JobView, after: JobView) -> bool:
 
 
 def _changes(state: CycleState, view: ClusterView, difference: Difference) -> Changes | None:
-    """Return the jobs that differ from the state's view, as (before, after); None if a new state must be built."""
+    """Return the jobs that differ from the state's view, as (before, after) with None for a job that is new or gone.
+    None if a new state must be built."""
     if view.now < state.view.now:
         # If the clock went back, jobs could be within their minimum run time again.
         return None
@@ -158,13 +159,13 @@ def _without_identical(one: Jobs, other: Jobs) -> Difference:
 
 
 def _places(jobs: Jobs) -> dict[int, int]:
-    """Return the index of each job by its identity."""
+    """Return each job's index, by the identity of its object."""
     return dict(zip(map(id, jobs), range(len(jobs)), strict=True))
 
 
 def _without_common_ends(one: Jobs, other: Jobs) -> tuple[Jobs, Jobs]:
-    """Return both sequences without the equal jobs at their beginning and end: few changes leave only a
-    short middle to compare. Identical objects are compared fastest."""
+    """Return both sequences without the identical jobs at their beginning and end. Few changes leave only a short
+    middle to compare."""
     if one == other:
         return (), ()
     first = _count_at_start(one, other)
@@ -194,11 +195,11 @@ def _count_at_end(one: Jobs, other: Jobs, most: int) -> int:
 
 
 def _count_identical(one: Jobs, other: Jobs) -> int:
-    """Return how many jobs at the start are the same objects."""
+    """Return how many pairs at the beginning are identical, up to `most`."""
     return sum(takewhile(bool, map(is_, one, other)))
 
 
 def _is_same_cluster(one: ClusterView, other: ClusterView) -> bool:
-    """Return whether two views differ only in time and jobs."""
+    """Return whether two views differ in nothing but the time and the jobs."""
     same: bool = _all_but_time_and_jobs(one) == _all_but_time_and_jobs(other)
     return same

@@ -1,4 +1,4 @@
-"""Data locality: a job starts where its data is, or its data is copied to a location with room for the job."""
+"""Data locality: a job starts where its data is, or its data is copied to a place where the job has room."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from controlplane.scheduling.view import JobView, PodPlacement
 
 
 def location_to_fill(item: Waiting, room: FreeCapacity) -> str | None:
-    """Return a location to which the job's data should be copied: the job fits there now, but not where its
-    data is. None if there is none. Locations where a copy has failed are not in `fillable`, so they are not
-    chosen."""
+    """Return a location to which the job's data should be copied: the job fits there now, but not where its data is.
+    None if there is none. Locations where a copy has failed are not in `fillable` and so not chosen."""
     found = (room.node(placement.node).location for placement in places_elsewhere(item, room))
     return next((location for location in found if location in item.job.fillable), None)
 
 
 def places_elsewhere(item: Waiting, room: FreeCapacity) -> tuple[PodPlacement, ...]:
-    """Return where the job would fit now if its data were also at the `fillable` locations; () if it fits
-    nowhere, or already where its data is."""
+    """Return where the job would fit now if its data were also at the `fillable` locations. () if it fits nowhere, or
+    already where its data is."""
     job = item.job
     if not job.locations or not job.fillable or place(item.request, room, job.avoid) is not None:
         return ()
@@ -31,8 +30,8 @@ def places_elsewhere(item: Waiting, room: FreeCapacity) -> tuple[PodPlacement, .
 
 
 class RoomElsewhere:
-    """The free capacity of this moment, minus what jobs that wait for their data could use elsewhere. Used
-    only to decide how many jobs wait for data; nothing is reserved."""
+    """The capacity that is free now (`now`), less what jobs that wait for their data could use elsewhere. It only
+    decides how many jobs wait for data; nothing is reserved."""
 
     def __init__(self, now: FreeCapacity) -> None:
         self._now = now
@@ -42,8 +41,8 @@ class RoomElsewhere:
         self._taken: dict[str, list[tuple[PodPlacement, JobView]]] = {}
 
     def take(self, item: Waiting) -> bool:
-        """Assign capacity to the job if it fits at a location to which its data could be copied. Return
-        whether it fits."""
+        """Count the job as using capacity if it fits at a location to which its data could be copied. Return whether
+        it fits."""
         if not item.job.locations or not item.job.fillable:
             return False
         placements = places_elsewhere(item, self._updated())
@@ -56,12 +55,12 @@ class RoomElsewhere:
         return bool(placements)
 
     def clear(self) -> None:
-        """Release all assigned capacity."""
+        """Forget all jobs that were counted."""
         self._room = None
         self._taken.clear()
 
     def _updated(self) -> FreeCapacity:
-        """Return the remaining capacity, with the nodes brought up to date that changed since the last call."""
+        """Return the capacity that is left, after updating the nodes that have changed since the last call."""
         if self._room is None:
             return self._now
         # Only changed nodes are counted again: to take and give back all places for each job made a cycle of 1,000
@@ -81,8 +80,8 @@ class RoomElsewhere:
 
 
 def placed_by_data(job: JobView, placements: Sequence[PodPlacement], room: FreeCapacity) -> dict[str, Any]:
-    """Return the details `dataset` and `data_at` (locations) of a start that chose nodes because they have the job's
-    data."""
+    """Return the details of a start whose nodes were chosen because they have the job's data: `dataset` (if known)
+    and `data_at`, the locations."""
     places = sorted({room.node(placement.node).location for placement in placements})
     named = {name: value for name, value in job.data_progress if name == "dataset"}
     return {**named, "data_at": places}

@@ -31,13 +31,14 @@ Details = Mapping[str, Any]
 
 
 def mention(project: str, job_id: str, name: str) -> dict[str, Any]:
-    """Return a job as an element of details["stopping"]."""
+    """Return a job in the form of an entry of details["stopping"]."""
     return {"project": project, "job": job_id, "name": name}
 
 
 def seen_by(details: Details, sees: Sees) -> Details:
-    """Return the details as visible to a reader of the projects `sees` (None: all): other projects' jobs are
-    reduced to their project. Entries without a project, such as rows of earlier versions, are hidden."""
+    """Return the details as a reader may see them who sees the jobs of the projects `sees` (None: all). Of
+    other projects' jobs only the project is left. Entries without a project, such as those of earlier versions,
+    are hidden."""
     if sees is None:
         return details
     hidden = {
@@ -54,26 +55,26 @@ def seen_by(details: Details, sees: Sees) -> Details:
 
 
 def sentence(code: str, message: str, details: Details, sees: Sees) -> str:
-    """Return the sentence of a reason for a reader: `message`, rebuilt from what the reader may see if it
-    names a job. `details` may be complete."""
+    """Return the sentence of a reason for a reader of the projects `sees`. If it names a job, or `message` is "", it
+    is made from what the reader may see; else it is `message`. `details`: all of them."""
     if code in NAMING or (not message and code in reasons.REASONS):
         return reasons.describe(code, seen_by(details, sees))
     return message
 
 
 def public(code: str, details: Details) -> str:
-    """Return the sentence to store, which every user may read."""
+    """Return the sentence of a reason as it may be stored: every user may read it."""
     return reasons.describe(code, seen_by(details, OWN))
 
 
 def named_projects(details: Details) -> frozenset[str]:
-    """Return the projects of the jobs that these details name; "" stands for an unknown project."""
+    """Return the projects of the jobs that these details name; "" for a job whose project is unknown."""
     return frozenset(_named(details))
 
 
 def details_to_store(code: str, details: Details) -> dict[str, Any]:
-    """Return the part of `details` that is stored with the event. From it `sentence` rebuilds the message for each
-    reader, with the names of only those jobs that the reader may see. {} if `code` names no job."""
+    """Return those of `details` that are stored with an event, so that `sentence` can name for each reader the jobs
+    that the reader may see. {} if the reason `code` names no job."""
     return {key: details[key] for key in _STORED if key in details} if code in NAMING else {}
 
 

@@ -21,27 +21,28 @@ from controlplane.scheduling.view import PodPlacement
 
 
 def is_refused(item: Waiting) -> bool:
-    """Return whether the job would exceed a limit, or a quota that binds it: for non-preemptible jobs, and
-    for missing workers of a running job."""
+    """Return whether the job would exceed a limit or a quota that binds it. Quotas bind non-preemptible jobs, and
+    missing workers of a running job."""
     return exceeds_limits(item) or is_growth_over_quota(item)
 
 
 def exceeds_limits(item: Waiting) -> bool:
-    """Return whether the job would exceed a GPU limit of its project or department, or, if not preemptible,
+    """Return whether the job would exceed a GPU limit of its project or department or, if it is not preemptible,
     their quota."""
     return over_limit(item) is not None or over_quota(item) is not None
 
 
 def is_growth_over_quota(item: Waiting) -> bool:
-    """Return whether these are missing workers of a running job that take its project or department above the quota."""
+    """Return whether these are missing workers of a running job with which its project or department would exceed its
+    quota."""
     return bool(item.job.grows) and not all(
         account.is_in_quota_with(item.milli_gpus) for account in item.account.line()
     )
 
 
 class Moves:
-    """Starts, promises and preemptions in one cycle's state. Failed searches are cached; call `forget` or
-    `forget_rooms` when they may succeed again."""
+    """Starts, promises and preemptions in the state of one cycle. Failed searches are cached: call `forget` or
+    `forget_rooms` once they may succeed again."""
 
     def __init__(self, state: CycleState) -> None:
         self._state = state
@@ -56,20 +57,21 @@ class Moves:
         self._lowest = state.candidates.lowest_priorities()
 
     def forget_rooms(self) -> None:
-        """Clear the cache of failed searches for free capacity, because a start or promise was withdrawn."""
+        """Clear the cache of failed searches for free capacity. For use after a start or promise was withdrawn."""
         self._no_room.clear()
 
     def must_not_start(self, item: Waiting) -> bool:
-        """Return whether the job is refused (`is_refused`), or adds workers to a job that this plan stops."""
+        """Return whether limits or quotas refuse the job, or it stands for missing workers of a job that this plan
+        stops."""
         return is_refused(item) or item.job.grows in self._state.victims
 
     def serve(self, item: Waiting) -> bool:
-        """Start the job on free capacity, or promise it capacity that is about to become free. Return whether either
-        was possible."""
+        """Start the job on free capacity, or promise it capacity that becomes free soon. Return False if there is
+        neither."""
         return self.start_now(item) or self._promise_soon(item)
 
     def start_now(self, item: Waiting) -> bool:
-        """Start the job on free capacity. Return whether that was possible."""
+        """Start the job on free capacity. Return False if it does not fit, or limits make it wait for stopping jobs."""
         if must_wait_for_limits(item):
             return False
         placements = self.find(item, is_soon=False)
@@ -79,8 +81,8 @@ class Moves:
         return True
 
     def _promise_soon(self, item: Waiting) -> bool:
-        """Promise capacity that is about to become free: the devices of an earlier promise, else any. Starts
-        the job instead if all of that is free already. Return whether it fitted."""
+        """Promise capacity that becomes free soon: the devices of an earlier promise, else any. If all of it is free
+        already, the job starts. Return False if it does not fit."""
         # Without stopping jobs nothing becomes free, and what is free now has been tried.
         if not self._state.is_releasing:
             return False
@@ -99,8 +101,8 @@ class Moves:
         return True
 
     def _keeps_promise(self, item: Waiting) -> bool:
-        """Return whether the devices promised by an earlier cycle are still available to the job at an
-        allowed size."""
+        """Return whether the devices that an earlier cycle promised are still there for the job, at a size that it
+        and its limits allow."""
         job = item.job
         if not job.promised or not is_free(job.promised, job, self._state.capacity.soon):
             return False
@@ -110,8 +112,8 @@ class Moves:
     def find(self, item: Waiting, *, is_soon: bool) -> tuple[PodPlacement, ...] | None:
         """Return where the job fits, now or `is_soon`; None if nowhere.
 
-        Capacity outside of the gang's reservation is tried first; jobs that need not respect the reservation
-        may use the rest. Failures are cached, because free capacity only shrinks until a job is stopped.
+        Capacity that is not reserved for a gang is tried first; jobs that the reservation does not bind may use the
+        rest. Failures are cached, because free capacity only shrinks until a job is stopped.
         """
         # What does not fit with the reserved capacity does not fit without it.
         if (item.request, is_soon, False) in self._no_room:
@@ -142,8 +144,8 @@ class Moves:
         return is_full and (not self._state.is_releasing or (item.request, True, False) in self._no_room)
 
     def make_room(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Stop jobs of other projects, else jobs of lower priority of its own project, and serve the job.
-        Return the victims; None, with nothing changed, if neither is enough."""
+        """Stop jobs of other projects, or else jobs of lower priority in the own project, and serve the job. Return
+        the stopped jobs; None, with nothing changed, if neither is enough."""
         policy = ReclaimPolicy(item)
         if policy.is_open():
             victims = self.find_victims(item, policy)
@@ -154,8 +156,9 @@ class Moves:
         return self.preempt(item)
 
     def _take_beside(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
-        """Reclaim capacity outside of the gang's reservation for a job that must respect it. None if the job
-        would fit without the reservation: idle reserved capacity is no reason to stop a job."""
+        """Stop jobs of other projects, on capacity that is not reserved for a gang, for a job that the
+        reservation binds. None if the job would fit without the reservation: no job is stopped because of idle
+        reserved capacity."""
         state, reservation = self._state, self._state.binding(item)
         soon = state.capacity.soon
         if reservation is None:
@@ -171,8 +174,8 @@ class Moves:
         return taken
 
     def wait_for_data(self, item: Waiting) -> bool:
-        """Return whether the job should wait for a copy of its data instead of stopping jobs: it fits at a
-        location of `fillable`, beside the jobs that already wait so. It counts in its project's share until
+        """Return whether the job is to wait for a copy of its data instead of stopping jobs: it fits at one of its
+        `fillable` locations, beside the jobs that wait so already. It counts in its project's share until
         `forget_data`."""
         if not self._elsewhere.take(item):
             return False
@@ -181,8 +184,8 @@ class Moves:
         return True
 
     def forget_data(self) -> bool:
-        """End the counting of `wait_for_data`, because no capacity is reserved for these jobs. Return whether
-        there were any."""
+        """Count the jobs of `wait_for_data` no longer, because no capacity is reserved for them. Return whether there
+        were any."""
         had_any = bool(self._waiting_for_data)
         for item in self._waiting_for_data:
             item.account.promise(-item.milli_gpus, item.job.is_preemptible)
@@ -191,13 +194,12 @@ class Moves:
         return had_any
 
     def is_above_lowest(self, account: Account, priority: int) -> bool:
-        """Return whether jobs of lower priority than this ran in the project before this cycle."""
+        """Return whether a job of lower priority than `priority` ran in the project before this cycle."""
         return self._lowest.get(account.name, priority) < priority
 
     def could_replace_own(self, item: Waiting) -> bool:
-        """Return whether the job, which would take its project above its share, does not fit now but can replace lower-
-        priority jobs of its own project so that the project stays within its share. Otherwise those jobs would keep the
-        share that it needs."""
+        """Return whether the job, which fits nowhere now, can take the place of lower-priority jobs of its project so
+        that the project stays within its share. Otherwise those jobs would keep the share that it needs."""
         if not self.is_above_lowest(item.account, item.job.priority):
             return False
         if not self._state.has_victim(ReplaceOwnPolicy(item)):
@@ -205,8 +207,8 @@ class Moves:
         return not self.fits(item) and self._find_replaced(item) is not None
 
     def _find_replaced(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Return the cheapest lower-priority jobs of the project that make room, if the project stays within its share
-        with the job in their place; else None."""
+        """Return lower-priority jobs of the project in whose place the job can run, with the project within its
+        share; None if there are none. A job that was preempted itself gets None."""
         if item.job.was_preempted_by is not None:
             return None  # so that preempted jobs cannot preempt each other forever
         policy = ReplaceOwnPolicy(item)
@@ -214,9 +216,9 @@ class Moves:
         return victims if victims is not None and policy.stays_in_share(victims) else None
 
     def may_replace(self, item: Waiting) -> bool:
-        """Return whether it is worth a search whether the job can `replace` others: lower priorities run in its
-        project, and without them the project would stay inside its limit, and with the job gain something inside its
-        quota. Tests numbers only."""
+        """Return whether it is worth searching for jobs that the job could `replace`; tests numbers only. Lower
+        priorities must run in its project. Without them the project must stay within its limit and, with the job,
+        gain something inside its quota."""
         account, job = item.account, item.job
         if job.grows or not self.is_above_lowest(account, job.priority) or over_quota(item) is not None:
             return False
@@ -228,8 +230,9 @@ class Moves:
         )
 
     def replace(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Stop lower priorities of the job's project, and jobs of other projects where these are not enough, and serve
-        the job. Return the victims; None, with nothing changed, if they are not enough."""
+        """Stop jobs of lower priority in the job's project if that keeps the project within its limit; else some of
+        these and some of other projects. Serve the job. Return the stopped jobs; None, with nothing changed, if they
+        are not enough."""
         # Below the limit this has been tried (`could_replace_own`); at the limit it is the cheaper search of both.
         victims = self._find_replaced(item) if over_limit(item) is not None else None
         if victims is None:
@@ -239,7 +242,7 @@ class Moves:
         return None if victims is None else self._take(item, victims)
 
     def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Stop jobs of lower priority in the job's own project, and serve the job. Return the victims; None,
+        """Stop jobs of lower priority in the job's own project, and serve the job. Return the stopped jobs; None,
         with nothing changed, if they are not enough."""
         if item.job.grows or not self.is_above_lowest(item.account, item.job.priority):
             return None
@@ -247,8 +250,8 @@ class Moves:
         return None if victims is None else self._take(item, victims)
 
     def take_lent(self, item: Waiting) -> bool:
-        """Serve an aged gang on free capacity, else by stopping jobs that have just written a checkpoint.
-        Return whether it was served."""
+        """Serve an aged gang on free capacity, or else by stopping jobs that have just written a checkpoint. Return
+        whether it was served."""
         if self.serve(item):
             return True
         state = self._state
@@ -275,8 +278,8 @@ class Moves:
         return None
 
     def find_victims(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
-        """Return the victims for a job, or None. After a failed search only nodes changed since are searched
-        again, until `forget`: other jobs only take capacity."""
+        """Return the jobs to stop for a job, None if there is no such set. After a failed search only nodes that
+        changed since are searched, until `forget`: meanwhile other jobs only take capacity."""
         # Keyed by signature, so that equal jobs of other projects need no search of their own.
         key, changes = (item.request, policy.signature), self._state.capacity.soon.changes
         changed = sorted(set(changes[self._no_victims[key] :])) if key in self._no_victims else None
@@ -288,8 +291,8 @@ class Moves:
     def _search(
         self, item: Waiting, policy: VictimPolicy, among: Sequence[int] | None
     ) -> frozenset[Candidate] | None:
-        """Return victims that can all shrink instead of stopping if these are enough, else the cheapest victims; None
-        if there are none. `among`: see `search.find_victims`."""
+        """Return jobs to stop that can all shrink instead, if these are enough; else the cheapest ones; None if there
+        is no set. `among`: see `search.find_victims`."""
         state = self._state
         soon, shrink = state.capacity.soon, ShrinkPolicy(policy)
         # The second search costs as much as the first, so it runs only if some job can shrink.
@@ -300,7 +303,7 @@ class Moves:
         return find_victims(item.request, soon, policy, state.candidates, among)
 
     def forget(self) -> None:
-        """Clear the caches of failed searches: capacity or possible victims have been added."""
+        """Clear the caches of failed searches. For use once capacity or possible victims were added."""
         self._no_room.clear()
         self._no_victims.clear()
 

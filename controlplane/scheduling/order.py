@@ -1,9 +1,9 @@
-"""The order of the queue: projects by how far they are below their share, jobs by priority and first
+"""The order of the queue: projects by how far they are below their share, their jobs by priority and first
 submission.
 
-Between projects the time of submission does not count, so that projects with equal rights get equal shares.
-If the shortest job goes first (`queue_order`), GPUs beyond the quotas go to the job that is expected to need
-the fewest GPU-seconds.
+Between projects the time of submission does not count, so that projects with equal rights get equal shares. If the
+shortest job goes first (`queue_order`), GPUs beyond the quotas go to the job that is expected to need the fewest
+GPU-seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Entry = tuple[Key, bool, str, int]
 
 
 class Cause(NamedTuple):
-    """Why a class was closed. Classes with equal causes become servable at the same time.
+    """Why a class of jobs was closed. Classes with equal causes can be served again at the same time.
 
     `request`: what found no room; None if a limit or a share forbids the class. `policy`: the signature of the policy
     that found no victims, None if none was tried. `is_kept_back`: only capacity outside of the reservation was
@@ -45,7 +45,8 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A queued job with its project's account, its request at minimum size, and the milli-GPUs of that request."""
+    """A queued job as it is served: with its project's account, its request at minimum size, and the milli-GPUs of
+    that request."""
 
     job: JobView
     account: Account
@@ -54,26 +55,26 @@ class Waiting:
 
     @property
     def is_in_share(self) -> bool:
-        """Return whether the project stays within its fair share, or its quota, with this job."""
+        """Whether the project stays within its fair share, or its quota, with this job."""
         return self.account.is_in_share_with(self.milli_gpus)
 
     @property
     def is_elastic(self) -> bool:
-        """Return whether the job can use more pods than its minimum."""
+        """Whether the job can use more pods than its request has."""
         return self.request.pods < self.job.pods
 
     @property
     def is_gang(self) -> bool:
-        """Return whether the job needs several pods, or several devices on one node, at once."""
+        """Whether the job needs several pods, or several devices on one node, at once."""
         return self.request.pods > 1 or self.request.whole_devices > 1
 
     @property
     def wanted_milli_gpus(self) -> int:
-        """Return the milli-GPUs of all its pods at full size."""
+        """The milli-GPUs of all its pods at full size."""
         return self.milli_gpus // self.request.pods * self.job.pods
 
     def of(self, pods: int) -> Waiting:
-        """Return the same job with `pods` as its size."""
+        """Return the same job with a request for `pods` pods."""
         if pods == self.request.pods:
             return self
         milli_gpus = self.milli_gpus // self.request.pods * pods
@@ -81,35 +82,35 @@ class Waiting:
 
 
 def job_key(job: JobView) -> JobKey:
-    """Return the sort key of a job within its project: higher priority first, then first submission."""
+    """Return the sort key of a job within its project: the highest priority first, then the earliest first
+    submission."""
     return (-job.priority, job.submit_rank, job.id)
 
 
 def rank_at(seconds: float) -> int:
-    """Return the rank of a job submitted at this Unix time, in views with `requeue_rank_seconds`."""
+    """Return the rank of a job that is submitted at this time (Unix seconds), for views with `requeue_rank_seconds`."""
     return int(seconds * 1_000_000)
 
 
 def requeued_rank(job: JobView, view: ClusterView) -> int:
-    """Return the rank in the queue of a job that is stopped for another one now."""
+    """Return the rank in the queue that a job has when it is stopped for another one now."""
     if view.requeue_rank_seconds is None:
         return job.submit_rank
     return max(job.submit_rank, rank_at(view.now + view.requeue_rank_seconds))
 
 
 def requeued_later(view: ClusterView) -> dict[str, bool]:
-    """Return the details that mark a preemption after which the job loses its rank; {} if it keeps the rank."""
+    """Return the details of a preemption by which the job loses its rank in the queue; {} if it keeps the rank."""
     return {} if view.requeue_rank_seconds is None else {"is_requeued_later": True}
 
 
 def turn_key(account: Account, milli_gpus: int, seconds: int = 0) -> Key:
-    """Return the sort key of an account among its siblings, for the next job that it would start; the
-    smallest is served first. `seconds`: the job's expected run time if the shortest goes first, else 0.
+    """Return the sort key of an account among its siblings, for the next job that it would start; the smallest is
+    served first. `seconds`: the job's expected run time if the shortest goes first, else 0.
 
-    Criteria in order: not above the fair share; still within quota with the job; higher priority; has an
-    entitlement; smaller ratio of allocation to entitlement with the job, then without; smaller entitlement;
-    older; name. If the shortest goes first: within quota; priority; for a job beyond the quota fewer
-    GPU-seconds; then as above.
+    The criteria in order: not above the fair share; within quota with the job; higher priority; has an entitlement;
+    smaller ratio of allocation to entitlement with the job, then without; smaller entitlement; older; name. If the
+    shortest goes first: within quota; priority; for a job beyond the quota fewer GPU-seconds; then as above.
     """
     with_job = account.allocated + milli_gpus
     entitled = account.entitled
@@ -137,11 +138,11 @@ def _ratio(milli_gpus: int, entitled: int | None) -> float:
 
 
 class JobClass:
-    """Queued jobs of one project that differ only in id and age, oldest first. A refusal of one applies to
-    all, and so do the properties of `jobs[0]`.
+    """Queued jobs of one project that differ only in id and age, the oldest first. A refusal of one applies to all,
+    and so do the properties of `jobs[0]`.
 
-    The jobs before index `at` are decided: they start or are promised capacity. `seconds`: their expected run
-    time if the shortest goes first, else 0.
+    The jobs before the index `at` are decided: they start or have a promise. `seconds`: their expected run time if
+    the shortest goes first, else 0.
     """
 
     __slots__ = ("_head", "_kept", "_passed", "account", "at", "jobs", "milli_gpus", "request", "seconds")
@@ -162,7 +163,7 @@ class JobClass:
 
     @property
     def head(self) -> Waiting:
-        """Return the oldest undecided job."""
+        """The oldest undecided job."""
         job = self.jobs[self.at]
         if self._head is None or self._head.job is not job:
             self._head = self.waiting(job)
@@ -170,16 +171,16 @@ class JobClass:
 
     @property
     def key(self) -> TurnInProject:
-        """The sort key of the head within the project."""
+        """The sort key of the head within its project."""
         return self.turn(self.jobs[self.at])
 
     def turn(self, job: JobView) -> TurnInProject:
-        """Return the sort key of a job of the class within the project."""
+        """Return the sort key of a job of the class within its project."""
         return (-job.priority, self.seconds, job.submit_rank, job.id)
 
     @property
     def is_decided(self) -> bool:
-        """Return whether all jobs are decided, so that there is no head."""
+        """Whether all jobs are decided, so that there is no head."""
         return self.at >= len(self.jobs)
 
     def advance(self) -> None:
@@ -187,13 +188,13 @@ class JobClass:
         self.at += 1
 
     def pass_over(self) -> None:
-        """Skip the head until `take_back`, without deciding it; the next job becomes the head."""
+        """Skip the head until `take_back`, without deciding on it. The next job becomes the head."""
         if self._kept is None:
             self._kept, self.jobs = self.jobs, list(self.jobs)
         self._passed.append(self.jobs.pop(self.at))
 
     def take_back(self) -> None:
-        """Put the skipped jobs back in front of the other undecided ones."""
+        """Put the skipped jobs back, in front of the other undecided ones."""
         if self._passed:
             self.jobs[self.at : self.at] = self._passed
             self._passed.clear()
@@ -206,20 +207,19 @@ class JobClass:
             self.jobs, self._kept = self._kept, None
 
     def decided(self) -> Iterator[Waiting]:
-        """Iterate over the decided jobs in queue order: those that start or have been promised capacity, also capacity
-        that victims chosen for them still hold."""
+        """Yield the decided jobs in queue order: those that start or have a promise."""
         return (self.waiting(job) for job in self.jobs[: self.at])
 
     def waiting(self, job: JobView) -> Waiting:
-        """Return a job of the class with the account, request and size that its jobs share."""
+        """Return a job of the class with the account, request and size that all its jobs share."""
         return Waiting(job, self.account, self.request, self.milli_gpus)
 
 
 class QueueIterator:
-    """Iterates over classes of waiting jobs in queue order: by department, then project, then job.
+    """The classes of waiting jobs in queue order: by department, then project, then job.
 
-    Call `take`, decide its head, then `put_back` or `close`. Only the served account is sorted again, so one
-    job costs O(log n); call `reopen` after a decision by which other accounts lost jobs.
+    Call `take`, decide on the head of the class, then call `put_back` or `close`. Only the served account is sorted
+    again, so that one job costs O(log n). Call `reopen` after a decision by which other accounts lost jobs.
     """
 
     __slots__ = ("_closed", "_excluded", "_projects", "_queues", "_taken", "_tops", "_versions")
@@ -227,7 +227,8 @@ class QueueIterator:
     def __init__(
         self, classes: Iterable[JobClass], excluded: Callable[[JobClass], Cause | None] | None = None
     ) -> None:
-        """`excluded`: classes for which it returns a cause when they reach the head of their project are closed."""
+        """`excluded`: called with each class that reaches the head of its project; if it returns a cause, the class
+        is closed."""
         self._excluded = excluded
         self._queues: dict[str, list[tuple[TurnInProject, JobClass]]] = {}
         self._projects: dict[str, list[_Entry]] = {}
@@ -246,7 +247,7 @@ class QueueIterator:
         self._update(accounts.values())
 
     def take(self) -> JobClass | None:
-        """Return the class whose head is next, None when none is left."""
+        """Remove and return the class whose head is next; None if none is left."""
         _drop_stale(self._tops, self._versions)
         if not self._tops:
             return None
@@ -256,7 +257,8 @@ class QueueIterator:
         return self._taken
 
     def put_back(self) -> None:
-        """Return the class just taken to the queue, at the place of its next undecided job."""
+        """Put the class that was taken last back, at the place of its next undecided job; a class without one stays
+        out."""
         taken = self._taken
         assert taken is not None
         if not taken.is_decided:
@@ -264,7 +266,7 @@ class QueueIterator:
         self._update((taken.account,))
 
     def close(self, cause: Cause) -> None:
-        """Remove the class just taken until `reopen`. `cause`: why it was not served."""
+        """Keep the class that was taken last out of the queue until `reopen`. `cause`: why it was not served."""
         assert self._taken is not None
         self._put_away(self._taken, cause)
         self._update((self._taken.account,))
@@ -274,9 +276,9 @@ class QueueIterator:
         self._closed.setdefault(cause, {}).setdefault(top, []).append(one)
 
     def reopen(self, accounts: Collection[Account], may_fit: Callable[[Cause, JobClass], bool]) -> None:
-        """Sort the projects of these accounts, which lost jobs, again. Put closed classes back: all of their
-        departments (or projects without one), and those of causes for which `may_fit` holds, which is called with the
-        first of their classes."""
+        """Sort the projects `accounts`, which lost jobs, again, and put closed classes back: all of their departments
+        (or projects without one), and those of each cause for which `may_fit` returns True. It is called with the
+        cause and the first of its other classes."""
         changed = set(accounts)
         for cause, by_top in list(self._closed.items()):
             opened = [by_top.pop(top) for top in _tops(accounts) if top in by_top]
@@ -291,7 +293,7 @@ class QueueIterator:
         self._update(sorted(changed, key=attrgetter("name")))
 
     def _update(self, accounts: Iterable[Account]) -> None:
-        """Update the sort keys of these projects after their accounts changed."""
+        """Sort these projects again after their accounts changed."""
         tops: dict[str, Account] = {}
         for account in accounts:
             top = account.parent or account
@@ -327,19 +329,19 @@ def _tops(accounts: Iterable[Account]) -> set[Account]:
 
 
 def _top_name(account: Account) -> str:
-    """Return a key for a department, or a project without one, that no project's name can equal: both kinds
-    share one dictionary of versions."""
+    """Return a key for the account's department, or for a project without one. Keys of the two kinds never equal each
+    other or a project's name: all share one dictionary of versions."""
     return f"{'department' if account.parent else 'project'} {(account.parent or account).name}"
 
 
 def _drop_stale(heap: list[_Entry], versions: Mapping[str, int]) -> None:
-    """Remove entries from the top of the heap that were added before their account changed."""
+    """Remove entries from the top of the heap that were added before their account changed last."""
     while heap and versions[heap[0][2]] != heap[0][3]:
         heapq.heappop(heap)
 
 
 def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
-    """Return, per project, the (preemptible, non-preemptible) milli-GPUs that its undecided jobs request."""
+    """Return the milli-GPUs that the undecided jobs of each project request, as (preemptible, non-preemptible)."""
     sums: dict[str, tuple[int, int]] = {}
     for one in classes:
         count = len(one.jobs) - one.at
@@ -358,11 +360,10 @@ def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
 
 
 def in_turn(classes: Iterable[JobClass], skip: int = 0) -> Iterator[tuple[JobClass, JobView]]:
-    """Iterate over all undecided jobs in queue order, after the first `skip`, as if none of them could start.
+    """Yield all undecided jobs in queue order, without the first `skip`, as if none of them could start.
 
-    No account changes meanwhile, so a project keeps its place while its next jobs have equal requests;
-    `QueueIterator` would sort again for each. Whole projects are skipped without reading their jobs where
-    possible.
+    No account changes meanwhile, so that a project keeps its place while its next jobs have equal requests;
+    `QueueIterator` would sort again for each. Whole projects are skipped without reading their jobs where possible.
     """
     queues: dict[str, list[JobClass]] = {}
     for one in classes:
@@ -397,8 +398,8 @@ def in_turn(classes: Iterable[JobClass], skip: int = 0) -> Iterator[tuple[JobCla
 
 
 class _Project:
-    """The undecided jobs of one project, read lazily: only the next job of each class is sorted, because few
-    jobs of a long queue are read."""
+    """The undecided jobs of one project. Only the next job of each class is sorted, because of a long queue few jobs
+    are read."""
 
     __slots__ = ("_heads", "_keys", "_top_keys", "account", "count")
 
@@ -412,8 +413,7 @@ class _Project:
         self._top_keys: dict[tuple[int, int], tuple[Key, bool]] = {}
 
     def drop(self, most: int) -> int:
-        """Remove all jobs, if they are at most `most` and all have equal requests. Return how many were
-        removed."""
+        """Remove all jobs, if there are at most `most` and all have equal requests. Return how many were removed."""
         if self.count > most or len({(one.milli_gpus, one.seconds) for _, _, one in self._heads}) > 1:
             return 0
         dropped, self.count = self.count, 0
@@ -422,8 +422,7 @@ class _Project:
 
     @property
     def _next(self) -> tuple[int, int]:
-        """Return the milli-GPUs and the expected seconds of the project's next job, which decide the
-        project's place."""
+        """The milli-GPUs and the expected seconds of the project's next job, which decide the project's place."""
         one = self._heads[0][2]
         return one.milli_gpus, one.seconds
 
@@ -436,8 +435,7 @@ class _Project:
 
     @property
     def top_key(self) -> tuple[Key, bool]:
-        """Return the sort key of the project's department (of the project itself without one) if this project
-        has the department's next job."""
+        """The sort key of the project's department (of the project without one), for the project's next job."""
         if self._next not in self._top_keys:
             top = self.account.parent or self.account
             self._top_keys[self._next] = (turn_key(top, *self._next), self.account.parent is not None)
@@ -447,7 +445,7 @@ class _Project:
         return self.key < other.key
 
     def take(self) -> Iterator[tuple[JobClass, JobView]]:
-        """Remove and yield the project's next jobs while their requests equal that of the first."""
+        """Remove and yield the project's next jobs, as long as their requests equal that of the first."""
         place = self._next if self._heads else None
         while self._heads and self._next == place:
             _, at, one = self._heads[0]
