@@ -12,11 +12,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, NotVisible
 from controlplane.actions.errors import Conflict
+from controlplane.models import Event
 from controlplane.scheduling.reasons import PREEMPTED
 from datasets.actions.snapshots import REQUEST, delete_snapshot, take_snapshot
 from datasets.models import Snapshot, Volume, VolumeUse
@@ -139,7 +140,11 @@ def better(progress: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, An
 def _preempted() -> Mapping[Any, Sequence[int]]:
     """Return, by job, the numbers of the attempts that were preempted and whose pods are gone. Only jobs whose
     volumes take snapshots on events."""
-    rows = Attempt.objects.filter(job__volume_uses__is_watched=True, ended_at__isnull=False, reason=PREEMPTED)
+    # A program that exits with 0 on SIGTERM has succeeded, and its attempt has no other reason.
+    stops = Event.objects.filter(job_id=OuterRef("job_id"), kind="job.stopping", reason=PREEMPTED)
+    ended_well = Q(outcome=SUCCEEDED) & Exists(stops.filter(at__gte=OuterRef("created_at")))
+    ended = Attempt.objects.filter(job__volume_uses__is_watched=True, ended_at__isnull=False)
+    rows = ended.filter(Q(reason=PREEMPTED) | ended_well)
     found: defaultdict[Any, list[int]] = defaultdict(list)
     for job, number in rows.order_by("number").values_list("job_id", "number").distinct():
         found[job].append(number)

@@ -10,6 +10,7 @@ from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import delete_project
 from controlplane.models import Command
+from controlplane.scheduling.reasons import PREEMPTED
 from datasets.actions.snapshot_events import better, remove_old_snapshots, snapshot_on_events
 from datasets.actions.snapshots import take_snapshot
 from datasets.actions.volumes import create_volume
@@ -17,6 +18,7 @@ from datasets.models import Snapshot, Volume, VolumeUse
 from datasets.storage import volumes as storage_module
 from datasets.storage.volumes import FolderVolumes
 from jobs.models import Attempt, Job
+from jobs.transitions import Target, send
 from tests.builders import make_job
 from tests.volumes import directory_of, make_snapshot, make_volume, read, tree_of, work, write
 
@@ -144,6 +146,23 @@ def test_success_preemption_epochs_and_the_best_metric_make_one_snapshot_each(ca
     work()
     best = Snapshot.objects.get(mark="best:0.6")
     assert (best.job_name, best.attempt, best.progress["accuracy"], best.state) == ("train1", 2, 0.6, "ready")
+
+
+@pytest.mark.parametrize(("stopped_for", "expected"), [(PREEMPTED, [("preempt", "preempt:1")]), ("", [])])
+def test_a_job_that_ends_well_when_it_is_preempted_has_a_snapshot_of_that(
+    cast, volume, stopped_for: str, expected: list[tuple[str, str]]
+):
+    """A program that exits with 0 on SIGTERM has succeeded; what it wrote last is what was asked for."""
+    job = watched_job(cast, "preempt")
+    attempt = Attempt.objects.create(job=job, number=1)
+    if stopped_for:
+        send([(job, Target("queued", stopped_for, "Others got its GPUs."))])
+    assert taken() == [], "its pods are not gone yet"
+    Job.objects.update(state="succeeded", reason="completed")
+    Attempt.objects.filter(pk=attempt.pk).update(
+        ended_at=timezone.now(), outcome="succeeded", reason="completed"
+    )
+    assert taken() == expected
 
 
 def test_a_job_that_failed_or_asked_for_nothing_makes_no_snapshot(cast, volume):
