@@ -137,6 +137,11 @@ def _number(value: object) -> float | None:
     return float(value) + 0.0 if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def measure(value: Any) -> str:
+    """Format a value that a program reported, a number with six significant digits: 0.9411764 -> `0.941176`."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def pairs(mapping: dict[str, Any] | None) -> str:
     """Format a mapping: `a=1, b=2`; "" for None."""
     return ", ".join(f"{key}={value}" for key, value in (mapping or {}).items())

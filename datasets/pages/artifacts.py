@@ -27,11 +27,11 @@ from jobs.models import Job
 
 CHILDREN_SHOWN, ARTIFACTS_SHOWN = 200, 20
 LOOKS = {
-    Artifact.WAITING: ("waiting", gettext_lazy("when the job ends")),
-    Artifact.KEEPING: ("busy", gettext_lazy("being kept")),
-    Artifact.READY: ("good", gettext_lazy("kept")),
-    Artifact.FAILED: ("bad", gettext_lazy("failed")),
-    Artifact.SKIPPED: ("waiting", gettext_lazy("not kept")),
+    Artifact.WAITING: ("waiting", gettext_lazy("When the job ends")),
+    Artifact.KEEPING: ("busy", gettext_lazy("Being kept")),
+    Artifact.READY: ("good", gettext_lazy("Kept")),
+    Artifact.FAILED: ("bad", gettext_lazy("Failed")),
+    Artifact.SKIPPED: ("waiting", gettext_lazy("Not kept")),
 }
 
 

@@ -15,6 +15,7 @@ from datasets.access import artifact_for, snapshot_for, version_for, visible_dat
 from datasets.lineage import Graph, Node
 from datasets.lineage_layout import HEIGHT, WIDTH, draw
 from datasets.models import DatasetVersion, Snapshot
+from datasets.pages.volume_lists import CAUSES
 from datasets.queries.lineage import lineage_of
 from jobs.access import job_for, visible_jobs
 
@@ -41,7 +42,7 @@ IDENTITY_SHOWN = 26
 
 @signed_in
 def lineage_page(request: HttpRequest, actor: Actor, kind: str, key: str) -> HttpResponseBase:
-    """Show the inputs of an object, and what was made from it. `kind`: artifact, run, version or snapshot, any other
+    """Show the inputs of an object, and what was made from it. `kind`: artifact, job, version or snapshot, any other
     answers 404; `key`: its id."""
     if kind not in _FIND:
         raise Http404(kind)
@@ -79,7 +80,8 @@ def _rows(graph: Graph) -> list[dict[str, Any]]:
             "url": url_of(one),
             "is_start": one.key == graph.start,
             "sources": [
-                {"name": names[edge.source], "role": edge.role}
+                # The cause of a snapshot is a code, other roles are names and paths.
+                {"name": names[edge.source], "role": CAUSES.get(edge.role, edge.role)}
                 for edge in graph.edges
                 if edge.target == one.key
             ],

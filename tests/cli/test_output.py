@@ -220,3 +220,37 @@ def test_numbers_that_json_cannot_carry_are_refused(server):
     with Client(server.url, "") as client, pytest.raises(CliError) as refused:
         client.post("x", {"gpus": math.nan})
     assert refused.value.exit_code == 2
+
+
+def test_a_job_is_described_with_its_data(server, yard):
+    data = {"dataset": "xray", "version": 1, "mount_path": "/data"}
+    report = {"step": 1, "loss": 1 / 3, "accuracy": 0.9411764705882353}
+    described = job(progress=report) | {
+        "datasets": [
+            {**data, "cached": True, "asked": "golden"},
+            {
+                **data,
+                "dataset": "team-b/atlas",
+                "version": 3,
+                "subset": "small",
+                "cached": False,
+                "mount_path": "/a",
+            },
+        ],
+        "volumes": [
+            {"volume": "ckpt", "mount_path": "/out"},
+            {"volume": "base", "mount_path": "/base", "read_only": True},
+        ],
+        "snapshot_on": ["success", "epoch"],
+        "artifacts": [{"path": "out", "name": "model"}],
+    }
+    server.on("GET", "projects/team-a/jobs", page(described))
+    server.on("GET", f"jobs/{described['id']}", described)
+    server.on("GET", f"jobs/{described['id']}/events", page())
+    ran = yard("describe", "job", described["name"])
+    rows = dict(line.split(":", 1) for line in ran.out.splitlines() if ":" in line)
+    assert rows["Datasets"].strip() == "xray@1 at /data (golden, cached), team-b/atlas@3/small at /a"
+    assert rows["Volumes"].strip() == "ckpt at /out, base at /base (read-only)"
+    assert rows["Snapshots on"].strip() == "success, epoch"
+    assert rows["Keeps"].strip() == "out as model"
+    assert rows["Progress"].strip() == "step 1, loss=0.333333, accuracy=0.941176"

@@ -303,6 +303,10 @@ def _job_fields(job: Row) -> list[tuple[str, object]]:
         ("Image", job.get("image")),
         ("Command", _command_text(job)),
         ("Code", describe_code(job["code"]) if job.get("code") else None),
+        ("Datasets", ", ".join(map(_dataset_text, job.get("datasets") or []))),
+        ("Volumes", ", ".join(map(_volume_text, job.get("volumes") or []))),
+        ("Snapshots on", ", ".join(job.get("snapshot_on") or [])),
+        ("Keeps", ", ".join(f"{one['path']} as {one['name']}" for one in job.get("artifacts") or [])),
         ("Environment", formats.pairs(job.get("env"))),
         ("Labels", formats.pairs(job.get("labels"))),
         ("Created", formats.local_time(job.get("created_at"))),
@@ -318,9 +322,25 @@ def _command_text(job: Row) -> str:
     return shlex.join([*(job.get("command") or []), *(job.get("args") or [])])
 
 
+def _dataset_text(mount: Row) -> str:
+    """Return a dataset that a job mounts: `xray@3 at /data (golden, cached)`; `golden`: the tag that was asked for."""
+    subset = f"/{mount['subset']}" if mount.get("subset") else ""
+    asked = mount.get("asked") if mount.get("asked") not in (None, str(mount["version"])) else None
+    notes = ", ".join(note for note in (asked, "cached" if mount.get("cached") else None) if note)
+    name = f"{mount['dataset']}@{mount['version']}{subset} at {mount['mount_path']}"
+    return f"{name} ({notes})" if notes else name
+
+
+def _volume_text(mount: Row) -> str:
+    read_only = " (read-only)" if mount.get("read_only") else ""
+    return f"{mount['volume']} at {mount['mount_path']}{read_only}"
+
+
 def _progress_and_measures(job: Row) -> str:
     report = status_of(job).get("progress") or {}
-    measures = {key: report[key] for key in ("loss", "accuracy") if report.get(key) is not None}
+    measures = {
+        key: formats.measure(report[key]) for key in ("loss", "accuracy") if report.get(key) is not None
+    }
     return ", ".join(part for part in (progress_text(job), formats.pairs(measures)) if part)
 
 

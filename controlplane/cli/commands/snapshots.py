@@ -19,7 +19,9 @@ _MEASURES = ("epoch", "step", "accuracy", "loss")
 
 def _metrics(row: Row) -> str:
     found = row["progress"]
-    return " ".join(f"{name}={found[name]}" for name in _MEASURES if found.get(name) is not None)
+    return " ".join(
+        f"{name}={formats.measure(found[name])}" for name in _MEASURES if found.get(name) is not None
+    )
 
 
 COLUMNS = (

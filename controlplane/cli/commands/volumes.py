@@ -130,6 +130,7 @@ def describe(args: Namespace, session: Session) -> int:
                     "Size enforced",
                     "no: jobs can write beyond it" if not volume["is_size_enforced"] else "yes",
                 ),
+                ("Snapshots", _snapshot_rules(volume)),
                 ("Created", f"{formats.local_time(volume['created_at'])} by {volume['created_by']}"),
             ]
         )
@@ -284,6 +285,14 @@ def keep(args: Namespace, session: Session) -> int:
     changed = session.client.patch(f"volumes/{volume['id']}", rules)
     session.output.object(changed, f"volume {args.name} keeps {_kept(changed)}")
     return DONE
+
+
+def _snapshot_rules(volume: Row) -> str:
+    """Return when snapshots are taken by the clock and which are kept: `every 5 min; keeps the newest 2, ...`; "" if
+    there is no rule."""
+    minutes, is_limited = volume["snapshot_minutes"], volume["keep_last"] or volume["keep_days"]
+    rules = (f"every {minutes} min" if minutes else "", f"keeps {_kept(volume)}" if is_limited else "")
+    return "; ".join(rule for rule in rules if rule)
 
 
 def _kept(volume: Row) -> str:
