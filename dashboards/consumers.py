@@ -46,8 +46,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
             self._leave()
 
     async def dispatch(self, message: Message) -> None:
-        """Handle a message on the event loop. Channels' own method would first switch to a thread to close
-        unused database connections, but this consumer opens none."""
+        """Handle a message on the event loop."""
+        # Channels' own method would first switch to a thread to close unused database connections, but this
+        # consumer opens none.
         handlers = {
             "websocket.connect": self.websocket_connect,
             "websocket.receive": self.websocket_receive,

@@ -158,7 +158,8 @@ def _decimals(text: str) -> int:
 
 
 def _half_up(value: float) -> int:
-    """Round as JavaScript's Math.round does, so that server and browser agree on 0.5."""
+    """Return the value rounded to a whole number, 0.5 upwards."""
+    # As JavaScript's Math.round does, so that server and browser agree.
     return int(value + 0.5)
 
 

@@ -160,13 +160,14 @@ class CheckLocation(CommandHandler):
     kind, queue, max_tries = CHECK_LOCATION, DATA, 1
 
     def run(self, run: CommandRun) -> list[str]:
-        """Return the keys of the trees that were on the location's claim if the claim was deleted or lost, else [].
-        A claim that is still being deleted counts as present, because jobs read from it."""
+        """Return the keys of the trees that were on the location's claim if the claim was deleted or lost, else
+        []. A claim that is still being deleted counts as present."""
         rows = CacheLocation.objects.select_related("cluster", "project", "parent")
         location = rows.filter(pk=run.command.subject_id, project__cluster=F("cluster")).first()
         if location is None:
             return []
         with refusals():
+            # While a claim is being deleted, jobs still read from it.
             is_lost = volume_of(location).trouble() in (CLAIM_DELETED, CLAIM_LOST)
         return list(location.kept_keys) if is_lost else []
 

@@ -240,12 +240,12 @@ def compare(before: Manifest, after: Manifest) -> Diff:
 
 
 def stays_inside(path: bytes, target: bytes) -> bool:
-    """Return whether a link at `path` leads to a path inside the tree, existing or not, whatever other accepted links
-    the tree has. `..` is accepted only at the beginning of a target: after the name of another link it would resolve
-    elsewhere."""
+    """Return whether a link at `path` leads to a path inside the tree, existing or not, whatever other accepted
+    links the tree has. `..` is accepted only at the beginning of a target."""
     if not target or target.startswith(b"/"):
         return False
     parts = [part for part in target.split(b"/") if part not in (b"", b".")]
+    # After the name of another link, `..` would resolve elsewhere.
     ups = next((place for place, part in enumerate(parts) if part != b".."), len(parts))
     return b".." not in parts[ups:] and ups <= path.count(b"/")
 
@@ -263,11 +263,11 @@ def _columns(manifest: Manifest, leave_out: Sequence[bytes]) -> tuple[bytes, byt
 
 
 def _changed(paths: list[bytes], old: tuple[bytes, bytes], new: tuple[bytes, bytes]) -> list[bytes]:
-    """Return the paths whose digest or kind differs between the columns `old` and `new` (see `_columns`). Compares
-    blocks first, since most blocks of two versions are equal."""
+    """Return the paths whose digest or kind differs between the columns `old` and `new` (see `_columns`)."""
     changed: list[bytes] = []
     for start in range(0, len(paths), _BLOCK):
         end = min(start + _BLOCK, len(paths))
+        # Whole blocks first: most blocks of two versions are equal.
         block = slice(start * DIGEST_BYTES, end * DIGEST_BYTES)
         if old[0][block] == new[0][block] and old[1][start:end] == new[1][start:end]:
             continue
@@ -294,9 +294,10 @@ def _packed(sizes: "array[int]") -> bytes:
 
 def _inflated(packed: bytes, expected: int) -> bytes:
     """Return the decompressed bytes of `packed`. Raises ManifestInvalid unless they have exactly `expected`
-    bytes, so that a small manifest cannot allocate gigabytes."""
+    bytes."""
     inflate = zlib.decompressobj()
     try:
+        # Limited, so that a small manifest cannot allocate gigabytes.
         columns = inflate.decompress(packed, expected + 1)
     except zlib.error as error:
         raise ManifestInvalid(f"The manifest cannot be read: {error}.") from error

@@ -94,12 +94,12 @@ def _copied(artifact: Artifact, run: CommandRun) -> Iterator[Path]:
 
 
 def _refuse_full(folder: Path, path: str, size: int) -> None:
-    """Raise CommandRefused if the folder's disk has no space for `size` bytes; retried, since other copies
-    end."""
+    """Raise CommandRefused, as a temporary refusal, if the folder's disk has no space for `size` bytes."""
     free = max(0, shutil.disk_usage(folder).free - MARGIN_BYTES)
     if size > free:
         needed = f"Copying {path} needs {decimal_bytes(size)}"
         words = f"{needed}, and the control plane's disk has {decimal_bytes(free)} free."
+        # Temporary, since other copies end.
         raise CommandRefused(DISK_FULL, words, is_passing=True)
 
 

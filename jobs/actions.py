@@ -226,8 +226,8 @@ def _begin_stop(job: Job, target: Target, actor: Actor) -> Job:
 
 
 def _lock(job: Job) -> None:
-    """Read the job and lock its row until this transaction ends. `spec` is written as a whole, so without the
-    lock a concurrent scale or edit would be lost."""
+    """Read the job and lock its row until this transaction ends."""
+    # `spec` is written as a whole: without the lock a concurrent scale or edit would be lost.
     reread(job, lock=True)
 
 

@@ -13,16 +13,15 @@ from jobs.models import Allocation
 
 def record_allocation(now: datetime, projects: Collection[int] | None = None) -> None:
     """Write a change point, at the time `now`, for every cluster and each of `projects` (ids; None: all projects)
-    whose allocated GPUs differ from its last change point.
-
-    Call it in the transaction that takes or releases allocations of these projects, after the write. A concurrent
-    transaction on the same project may miss it: all projects are checked once a minute. The subject is the name,
-    so that the history of a deleted project can still be drawn."""
+    whose allocated GPUs differ from its last change point. Call it in the transaction that takes or releases
+    allocations of these projects, after the write. A concurrent transaction on the same project may miss it: all
+    projects are checked once a minute."""
     held, every = Allocation.objects.filter(released_at=None), Project.objects.all()
     if projects is not None:
         # The sum over all projects reads every job: 0.1 s for 100,000.
         held, every = held.filter(pod__job__project__in=projects), every.filter(pk__in=projects)
     by_project = held.values_list("pod__job__project_id").annotate(sum=Sum("milli_gpus")).order_by()
+    # The subject is the project's name, so that the history of a deleted project can still be drawn.
     last = _with_last(GPUS_ALLOCATED, "project", every)
     _write(GPUS_ALLOCATED, "project", last, dict(by_project), now)
     _write(GPUS_ALLOCATED, "cluster", _last_of_clusters(), dict(_held_by_cluster()), now)

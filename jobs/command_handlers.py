@@ -101,15 +101,15 @@ class ForgetJob(CommandHandler):
 
 
 def _as_disruption(refusal: CommandRefused) -> CommandRefused:
-    """Return a transient refusal with the code CLUSTER_FAILED, so that the job, which did not cause it, is requeued;
-    return any other unchanged."""
+    """Return a transient refusal with the code CLUSTER_FAILED, whose jobs are requeued; any other unchanged."""
     if not refusal.is_passing or refusal.code in DISRUPTIONS:
         return refusal
+    # The job did not cause the refusal.
     return CommandRefused(CLUSTER_FAILED, refusal.message)
 
 
 def _unless_gone(_function: object, _path: str, error: tuple[type, BaseException, TracebackType]) -> None:
-    """Error callback of shutil.rmtree: ignore missing files, since two concurrent commands may remove the same
-    job (see jobs.transitions.remove); raise any other error."""
+    """Error callback of shutil.rmtree: ignore missing files, raise any other error."""
+    # Two concurrent commands may remove the same job (see jobs.transitions.remove).
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]

@@ -28,8 +28,8 @@ class EstimateCounts(NamedTuple):
 
 
 def record_estimate(job: Job, found: StartRange | None) -> None:
-    """Store a job's estimate, at most one per wait. Only the first counts, since later ones are easier. Stores
-    nothing if `found` is None or has no end."""
+    """Store a job's estimate if it is the first of the present wait. Stores nothing if `found` is None or has no
+    end."""
     if found is None or found.latest is None:
         return
     shown = StartEstimate(
@@ -37,6 +37,7 @@ def record_estimate(job: Job, found: StartRange | None) -> None:
     )
     # The job may have been deleted since it was read.
     with suppress(IntegrityError), transaction.atomic():
+        # Only the first estimate counts: later ones are easier.
         StartEstimate.objects.bulk_create([shown], ignore_conflicts=True)
 
 

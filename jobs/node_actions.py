@@ -71,9 +71,9 @@ def interrupt_node(node: Node, in_seconds: int, *, actor: Actor) -> list[Job]:
 
 
 def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
-    """Record that a node is dead: its pods fail as `node_lost` and release their devices, after which the loop
-    requeues their jobs. Cordons the node, so that the loop can stop pods that still run if it returns. Returns
-    the jobs. Raises Forbidden unless the actor is an admin, Conflict if the node is ready."""
+    """Record that a node is dead and cordon it: its pods fail as `node_lost` and release their devices, after
+    which the loop requeues their jobs. Returns the jobs. Raises Forbidden unless the actor is an admin, Conflict
+    if the node is ready."""
     require_admin(actor)
     with transaction.atomic():
         reread(node, lock=True)
@@ -87,6 +87,7 @@ def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
         )
         _release_lost(pods, f"{actor.name} confirmed that {node.name} is dead.")
         events: list[Event | None] = [_lost_event(pod, node, actor) for pod in pods]
+        # So that the loop can stop pods that still run if the node returns.
         events.append(write_cordon(node, True, "node.cordoned", actor))
         write_audit(actor, "node.confirm_dead", "node", node.name, after={"pods": [pod.name for pod in pods]})
         events.append(Event(kind="node.confirmed_dead", node_id=node.pk, actor=actor.name, message=node.name))

@@ -94,14 +94,13 @@ def job_columns(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
 
 
 def plain_rows(jobs: QuerySet[Job], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return columns of jobs, one dict per job: plain values, JSON decoded. Booleans are 0 and 1 on SQLite.
-
-    The queryset builds the SQL; rows are read directly from the cursor, because Django's conversion of JSON,
-    times and ids takes as long as the rest of a list together."""
+    """Return columns of jobs, one dict per job: plain values, JSON decoded. Booleans are 0 and 1 on SQLite."""
     try:
         sql, parameters = jobs.values_list(*columns).query.sql_with_params()
     except EmptyResultSet:
         return []
+    # Read directly from the cursor: Django's conversion of JSON, times and ids takes as long as the rest of a
+    # list together.
     with connections[jobs.db].cursor() as cursor:
         cursor.execute(sql, parameters)
         rows = [dict(zip(columns, values, strict=True)) for values in cursor.fetchall()]
@@ -285,10 +284,11 @@ def reason_of(row: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
 
 
 def _with_checkpoint(reason: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reason with the checkpoint from which a suspended job continues appended to its message.
-    Computed at read time, because its last log lines may be read after the suspension."""
+    """Return the reason with the checkpoint from which a suspended job continues appended to its message; that of
+    any other job unchanged."""
     if row["state"] != SUSPENDED or not row["attempt"]:
         return reason
+    # Computed at read time, because the job's last log lines may be read after the suspension.
     return reason | {"message": f"{reason['message']} {checkpoint_text(row['progress'])}"}
 
 

@@ -119,7 +119,8 @@ class _Running:
             )
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended; does not reap it, so that its CPU time can still be read."""
+        """Return whether the process has ended; does not reap it."""
+        # WNOWAIT leaves the ended process, so that its CPU time can still be read.
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def end(self) -> Ended:
@@ -136,8 +137,8 @@ class _Running:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Context manager in which SIGINT and SIGTERM raise KeyboardInterrupt. Without it, a script's background
-    process and all its children would ignore SIGINT."""
+    """Context manager in which SIGINT and SIGTERM raise KeyboardInterrupt."""
+    # Otherwise a script's background process and all its children would ignore SIGINT.
     before = [
         (number, signal.signal(number, signal.default_int_handler))
         for number in (signal.SIGINT, signal.SIGTERM)

@@ -123,8 +123,8 @@ def prepare_kubernetes() -> None:
 
 
 def compile_torch() -> None:
-    """Compile torch's bytecode: containers mount this environment read-only, so each would compile it for
-    itself."""
+    """Compile torch's bytecode unless that is done."""
+    # Containers mount this environment read-only, so each would compile it for itself.
     torch = find_spec("torch")
     if torch and torch.origin and not Path(cache_from_source(torch.origin)).exists():
         subprocess.run([sys.executable, "-c", "import torch"], check=True)

@@ -224,8 +224,8 @@ class Client:
     def _exchange_again(
         self, method: str, target: str, payload: Payload, headers: dict[str, str]
     ) -> Response:
-        """Send one request and return its response; repeat it once if the connection broke, because servers close
-        idle ones. Raise CliError if the server cannot be reached."""
+        """Send one request and return its response; repeat it once if the connection broke. Raise CliError if the
+        server cannot be reached."""
         try:
             return self._exchange(method, target, payload, headers)
         # Servers close persistent connections at any time; a write's key makes repeating it safe.
@@ -265,8 +265,9 @@ class Client:
         return f"{target}?{urlencode(given)}" if given else target
 
     def _local(self, url: str) -> str:
-        """Return a `next` link as a path on this client's server, because the token must not be sent to another one."""
+        """Return a `next` link as a path on this client's server."""
         parts = urlsplit(url)
+        # Only the path is used: the token must not be sent to another server.
         path = parts.path.removeprefix(self._parts.path.rstrip("/"))
         return f"{path}?{parts.query}" if parts.query else path
 

@@ -84,9 +84,10 @@ class Binding:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Context manager that suspends Python's garbage collector. A sync makes a tuple for every file and no reference
-    cycles, so that collections would cost a tenth of its time and free nothing."""
+    """Context manager that suspends Python's garbage collector."""
     was_enabled = gc.isenabled()
+    # A sync makes a tuple for every file and no reference cycles: collections would cost a tenth of its time
+    # and free nothing.
     gc.disable()
     try:
         yield

@@ -99,11 +99,11 @@ def _progress(row: Row) -> str:
 
 
 def shortened(code: str, message: str, most: int = REASON_LENGTH) -> str:
-    """Return a reason in at most `most` characters. First removes a queued job's advice, which is the same
-    for all jobs with that reason; then shortens the middle, since compared numbers and errors are at the
-    end."""
+    """Return a reason in at most `most` characters. First removes a queued job's advice, then shortens the
+    middle."""
     if len(message) <= most:
         return message
+    # The advice is the same for all jobs with this reason.
     if code in QUEUED_REASONS:
         first, stop, _rest = message.partition(". ")
         if len(first) + 2 <= most:
@@ -111,6 +111,7 @@ def shortened(code: str, message: str, most: int = REASON_LENGTH) -> str:
         message = first + stop.strip()
     if len(message) <= most:
         return message
+    # The end is kept, because compared numbers and errors are there.
     head = message[: most // 2 - 2].rpartition(" ")[0] or message[: most // 2 - 2]
     tail = message[-(most - len(head) - 3) :]
     return f"{head} … {tail.partition(' ')[2] or tail}"

@@ -129,10 +129,9 @@ def job_outlook(actor: Actor, job: Job) -> Row:
 
 
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:
-    """Return the metrics to draw for a job: {"name", "title", "axis", "width", "is_there"}. For kinds that report
-    progress, space is reserved for curves without values yet (`is_there` False), so that the page does not move
-    when they arrive. `detail`: the job in REST form. `reached`: the last progress of each attempt. `is_whole`:
-    True for the metrics tab, which also shows GPU memory."""
+    """Return the metrics to draw for a job: {"name", "title", "axis", "width", "is_there"}; for kinds that report
+    progress, also those without values yet (`is_there` False). `detail`: the job in REST form. `reached`: the
+    last progress of each attempt. `is_whole`: True for the metrics tab, which also shows GPU memory."""
     steps = [progress for progress in reached.values() if progress.get("step") is not None]
     reported = {name for name in ("loss", "accuracy") for one in steps if one.get(name) is not None}
     there = reported | _measured(job, detail)
@@ -143,6 +142,7 @@ def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool 
     ]
     if is_whole:
         shown.append(("gpu_memory", _("GPU memory, GiB"), "time"))
+    # The space of a coming curve is reserved, so that the page does not move when its values arrive.
     is_expected = KINDS[job.kind].reports_progress and (bool(there) or not job.is_final)
     kept = [curve for curve in shown if is_expected or curve[0] in there]
     width = WIDTHS[min(len(kept), 2 if is_whole else 3)]

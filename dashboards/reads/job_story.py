@@ -113,13 +113,13 @@ def _named(row: Mapping[str, Any], *, is_visible: bool) -> Row:
 
 
 def _step(name: str, moments: Sequence[datetime | None], at: int, *, is_over: bool) -> Row:
-    """Return step `at` (0 to 3) of a start. `moments`: the times between the steps, None while unknown. `is_over`:
-    the attempt has ended, so that missing steps are missed. Step 1 begins and ends at the same time, so its duration
-    is not shown."""
+    """Return step `at` (0 to 3) of a start. `moments`: the times between the steps, None while unknown.
+    `is_over`: the attempt has ended, so that missing steps are missed."""
     begins = (moments[0], moments[1], moments[1], moments[2])[at]
     ends = (moments[1], moments[1], moments[2], moments[3])[at]
     if ends is not None:
         took = max(0.0, (ends - begins).total_seconds()) if begins else 0.0
+        # Step 1 begins and ends at the same time, so it has no duration to show.
         return {"name": name, "state": DONE, "since": None, "text": _short(took) if at != 1 else ""}
     if is_over:
         return {"name": name, "state": MISSED, "since": None, "text": formats.NOTHING}

@@ -83,14 +83,14 @@ def _summary(rates: dict[tuple[str, str], float]) -> str:
 
 
 def _pair(line: str) -> tuple[tuple[str, str], float] | None:
-    """Return a line's nodes and rate as (nodes, GB/s); None for any other line. Validates everything, since a
-    user's program printed it."""
+    """Return a line's nodes and rate as (nodes, GB/s); None for any other line."""
     if not line.startswith('{"allreduce_pair"'):
         return None
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
+    # A user's program printed the line, so everything in it is validated.
     pair, rate = fields.get("allreduce_pair"), fields.get("bus_gb_per_s")
     is_pair = isinstance(pair, list) and len(pair) == 2 and all(isinstance(name, str) for name in pair)
     is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and LEAST_RATE < rate < MOST_RATE

@@ -51,12 +51,13 @@ def utilisation_points(start: datetime, end: datetime) -> tuple[list[Point], lis
 
 
 def allocation_lines(start: datetime, end: datetime) -> list[Line]:
-    """Return the allocated GPUs of every project: the value at the start and every change since. Includes
-    deleted projects, so that the sum is the total use."""
+    """Return the allocated GPUs of every project, deleted ones included: the value at the start and every change
+    since."""
     held = {found.subject: found.points for found in series(GPUS_ALLOCATED, "project", None, start, end)}
     projects = Project.objects.order_by("palette_index", "name").values_list("name", "palette_index")
     shown: list[tuple[str, str, int | None]] = [(name, name, index) for name, index in projects]
     names = {name for name, _label, _index in shown}
+    # Deleted projects too, so that the sum of the lines is the total use.
     gone = sorted(name for name in held if name not in names and any(point.mean for point in held[name]))
     shown += [(name, f"{name} (deleted)", None) for name in gone]
     return [

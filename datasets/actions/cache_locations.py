@@ -147,13 +147,13 @@ def _order_removal(volume: CacheLocation, claim: str) -> None:
 
 
 def _refuse_directory(directory: str) -> None:
-    """Raise Invalid if the directory overlaps another location's, since each location removes unknown trees from its
-    directory, or if it cannot be read."""
+    """Raise Invalid if the directory overlaps another location's, is not an absolute path, or cannot be read."""
     if not directory:
         return
     wanted = Path(directory)
     if not wanted.is_absolute() or ".." in wanted.parts:
         raise invalid("/directory", "not_an_absolute_path", "Give an absolute path without '..'.")
+    # Each location removes unknown trees from its directory.
     for other in CacheLocation.objects.filter(project=None):
         known = directory_of(other)
         if wanted == known or known in wanted.parents:

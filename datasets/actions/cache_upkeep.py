@@ -90,8 +90,8 @@ def _end_jobs_without_data() -> None:
 
 
 def _create_defaults() -> None:
-    """Create the default location of each cluster that can have caches, so that an admin can limit it before the first
-    cache is filled."""
+    """Create the default location of each cluster that can have caches and has none."""
+    # Before the first cache is filled, so that an admin can limit the location first.
     defaults = CacheLocation.objects.filter(cluster=OuterRef("pk"), project=None, is_default=True)
     for cluster in Cluster.objects.filter(~Exists(defaults), detached_at=None):
         if not cache_refusal(cluster):

@@ -38,9 +38,9 @@ def note_storage_classes(_: datetime | None = None) -> None:
 
 
 def end_jobs_without_volume(_: datetime | None = None) -> None:
-    """End queued jobs whose volume could not be created. Jobs whose claim was deleted or lost stay queued, since the
-    claim may be restored."""
+    """End queued jobs whose volume could not be created, but not those whose claim was deleted or lost."""
     failed = VolumeUse.objects.filter(job__state=QUEUED, volume__state=FAILED)
+    # Such a claim may be restored.
     failed = failed.exclude(volume__reason__in=CLAIM_TROUBLES)
     for use in failed.select_related("job__project", "volume")[:ENDED_AT_ONCE]:
         volume = use.volume

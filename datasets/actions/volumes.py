@@ -110,8 +110,9 @@ def create_volume(
 
 
 def _hold_cluster(project: Project) -> None:
-    """Keep a project in its cluster until the transaction ends, since a move would leave the volume behind. Raises
-    Conflict when it has moved since it was read."""
+    """Keep a project in its cluster until the transaction ends. Raises Conflict if it has moved since it was
+    read."""
+    # An UPDATE without a change locks the row: a move would leave the volume behind.
     if not Project.objects.filter(pk=project.pk, cluster=project.cluster_id).update(
         cluster=project.cluster_id
     ):

@@ -178,8 +178,7 @@ def _job_data(
 
 
 def _progress(use: DatasetUse, cache: Cache | None) -> DataProgress:
-    """Return the progress of a mount's cache, None for one without a row. The numbers are coarse, since each change
-    is written to the rows of all waiting jobs."""
+    """Return the progress of a mount's `cache` (None: it has no row) in coarse numbers."""
     named = ("dataset", str(use))
     if cache is None:
         return (named,)
@@ -187,6 +186,7 @@ def _progress(use: DatasetUse, cache: Cache | None) -> DataProgress:
         return (named, ("data_state", cache.state), ("message", cache.message))
     if cache.state != Cache.FILLING:
         return (named, ("data_state", cache.state))
+    # Coarse, since each change is written to the rows of all waiting jobs.
     percent = 10 * (10 * cache.bytes_done // max(1, cache.version.size_bytes))
     left = eta_seconds(cache)
     eta = () if left is None else (("eta_seconds", _coarse(left)),)

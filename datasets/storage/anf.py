@@ -234,9 +234,9 @@ class AnfVolumes(VolumeFiles):
         return next((row for row in rows if _last(row) == name), None)
 
     def _with_snapshot(self, snapshot: str) -> tuple[Row, Row] | None:
-        """Return (volume, snapshot), Azure's records, for a snapshot's id; None if there is none. Lists the
-        snapshots of every volume, since snapshots have no tags."""
+        """Return (volume, snapshot), Azure's records, for a snapshot's id; None if there is none."""
         for volume in self._all():
+            # Snapshots have no tags, so those of every volume are listed.
             if found := self._snapshot_named(object_name(snapshot), volume):
                 return volume, found
         return None

@@ -197,8 +197,9 @@ class Bucket:
 
 
 def _cause(message: str) -> tuple[str, str]:
-    """Return the reason code and a description of a request without an answer. Only known phrases of the client's
-    message are used, because the whole may contain an access key."""
+    """Return the reason code and a description of a request without an answer, without secrets of the client's
+    message."""
+    # Only known phrases are used, because the whole message may contain an access key.
     if found := _CERTIFICATE.search(message):
         return NOT_TRUSTED, f"its certificate is refused ({found[1]})."
     if found := _STATUS.search(message):

@@ -210,10 +210,11 @@ def _permit(root: Path) -> None:
 
 
 def sync_file_system(path: Path) -> None:
-    """Block until all writes to the file system of `path` are on disk. This waits for the journal once, an fsync of
-    each of thousands of files would wait for it every time. Raises OSError if a write failed."""
+    """Block until all writes to the file system of `path` are on disk. Raises OSError if a write failed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        # This waits for the journal once; an fsync of each of thousands of files would wait for it every
+        # time.
         if _libc().syncfs(descriptor) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
     finally:

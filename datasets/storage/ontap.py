@@ -172,7 +172,8 @@ class OntapVolumes(VolumeFiles):
         return next(iter(found), None)
 
     def _require_svm(self) -> None:
-        """Raise Blocked if the SVM does not exist, since its empty listing would look like an absence of volumes."""
+        """Raise Blocked if the SVM does not exist."""
+        # The empty listing of a missing SVM would look like an absence of volumes.
         if not self._client.rows("volume", "name", is_svm_root="true"):
             words = f"No root volume of the SVM {self._client.config.svm} is listed: check `svm` of the storage class."
             raise Blocked("no_such_svm", words, is_passing=False)

@@ -281,8 +281,8 @@ class S3Lake(IndexedLake[AgedIndex]):
             self._index.note(keys, time.time())
 
     def _refuse_removed(self, keys: Sequence[str]) -> None:
-        """Raise Blocked if one of these objects is being removed, since the deletion could hit what is stored
-        now. Marks left by a killed removal do not count."""
+        """Raise Blocked if one of these objects is being removed. Marks left by a killed removal do not count."""
+        # The deletion could hit what is stored now.
         if self._index.in_removal(keys) and is_locked(self.root / "removing"):
             raise Blocked("in_use", "The lake is just removing the same content; try again.")
 

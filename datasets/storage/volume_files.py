@@ -59,8 +59,9 @@ def wait_until_mounted(path: Path, root: Path, seconds: float, budget: Budget, w
 
 
 def remove_own(volume: Path) -> None:
-    """Remove the quiesce files from a volume that the storage has copied whole: programs would wait for a snapshot
-    that is never taken. Raises Blocked if they cannot be removed."""
+    """Remove the quiesce files from a volume that the storage has copied whole. Raises Blocked if they cannot be
+    removed."""
+    # Otherwise programs would wait for a snapshot that is never taken.
     own = volume / os.fsdecode(OWN)
     try:
         if own.is_dir() and not own.is_symlink():

@@ -242,11 +242,11 @@ class FolderVolumes(VolumeFiles):
             raise blocked(error) from error
 
     def _remove_parts(self, name: str) -> None:
-        """Remove parts left by earlier tries. Each is renamed first, so that a process that lost its claim
-        but still writes cannot complete it."""
+        """Remove parts left by earlier tries, so that no process can complete them."""
         for left in (self.root / "parts").glob(f"{name}.*"):
             hidden = left.with_name(f"{name}.{uuid4().hex}")
             with suppress(FileNotFoundError):
+                # Renamed first: a process that lost its claim but still writes cannot complete it then.
                 os.rename(left, hidden)
                 remove_tree(hidden)
 

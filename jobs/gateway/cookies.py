@@ -14,8 +14,8 @@ _OURS = re.compile(rb"(?:__(?:host|secure)-)?yard_", re.IGNORECASE)
 
 
 def service_cookie_name() -> str:
-    """Return the name of our cookie. Over TLS it has the `__Host-` prefix, so that sibling hosts cannot set
-    it."""
+    """Return the name of our cookie; over TLS it has the prefix `__Host-`."""
+    # With this prefix sibling hosts cannot set the cookie.
     return f"{'__Host-' if is_secure() else ''}yard_service"
 
 

@@ -267,8 +267,8 @@ def _asked(scope: Scope) -> ProxyTarget | None:
 
 
 def _credential(scope: Scope, address: ServiceAddress) -> Credential | None:
-    """Return the request's credential, None without one. The cookie comes first, since an Authorization header
-    beside it is meant for the job."""
+    """Return the request's credential, None without one: that of our cookie, else of the Authorization header."""
+    # The cookie first: an Authorization header beside it is meant for the job.
     found = (
         tickets.unseal(value, address) for value in cookies.values_of(scope, cookies.service_cookie_name())
     )

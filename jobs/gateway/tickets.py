@@ -44,7 +44,8 @@ def unseal(value: str, address: ServiceAddress) -> Credential | None:
 
 @cache
 def _fernet() -> Fernet:
-    """Return the cipher; imports cryptography on first use, since few processes need it."""
+    """Return the cipher of the cookies and tickets."""
+    # Imported on first use, since few processes need it.
     from cryptography.fernet import Fernet
 
     digest = hashlib.sha256(b"service cookie:" + settings.SECRET_KEY.encode()).digest()

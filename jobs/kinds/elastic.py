@@ -75,10 +75,10 @@ class Elastic(Batch):
         }
 
 
+# Cached, so that thousands of equal jobs share one object.
 @lru_cache(maxsize=1024)
 def _stepped(fewest: int, most: int, step: int) -> tuple[int, ...]:
-    """Return the sizes from `fewest` to `most` in steps of `step` workers. Cached, so that thousands of equal
-    jobs share one object."""
+    """Return the sizes from `fewest` to `most` in steps of `step` workers."""
     return tuple(range(fewest, most + 1, step))
 
 

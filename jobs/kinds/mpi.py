@@ -23,8 +23,8 @@ class Mpi(Batch):
         return (PodShape(LAUNCHER_RANK, "launcher", is_launcher=True), *hosts)
 
     def outcome(self, ends: Sequence[PodEnd]) -> str | None:
-        """Return the state in which the launcher ended, since it starts and collects the ranks; `failed` if
-        another pod failed before; else None."""
+        """Return the state in which the launcher ended; `failed` if another pod failed before; else None."""
+        # The launcher starts and collects the ranks, so its end is that of the attempt.
         launcher = next((end for end in ends if end.rank == LAUNCHER_RANK), None)
         if launcher is not None and launcher.state in ("succeeded", "failed"):
             return launcher.state

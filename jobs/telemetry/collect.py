@@ -122,12 +122,13 @@ def collect(engine: Engine, cluster: Cluster, memory: UsageMemory, now: datetime
 
 
 def _count_gpu_seconds(memory: UsageMemory, cluster: Cluster, now: datetime) -> None:
-    """Add each user's GPU seconds, once per step: doing so every second would query all allocations."""
+    """Add each user's GPU seconds, once in STEP_SECONDS."""
     before = memory.holders_at
     seconds = (now - before).total_seconds() if before else 0.0
     # A long gap, and a clock that was set back, count for nothing.
     if before is None or not 0 <= seconds <= HOLDERS_GAP_SECONDS:
         memory.holders_at = now
+    # Not every second, since that would query all allocations.
     elif seconds >= STEP_SECONDS:
         sample_holders(memory.accumulator, cluster, seconds)
         memory.holders_at = now

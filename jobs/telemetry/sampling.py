@@ -165,8 +165,8 @@ def sample_holders(accumulator: Accumulator, cluster: Cluster, seconds: float) -
 
 
 def rounded(value: float | None) -> float | None:
-    """Return a utilisation in stored precision, None for None; finer changes would cause useless writes and live
-    updates."""
+    """Return a utilisation in stored precision, None for None."""
+    # Finer changes would cause useless writes and live updates.
     return None if value is None else round(value, 3)
 
 

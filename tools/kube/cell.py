@@ -198,10 +198,10 @@ def enter_cgroups(name: str) -> None:
 
 
 def remove_cgroups(name: str) -> None:
-    """Remove the group and its subgroups. Waits at most SECONDS_TO_DIE for each, since its processes may still be
-    dying."""
+    """Remove the group and its subgroups. Waits at most SECONDS_TO_DIE for each."""
     for top in cgroup_dirs(name):
         for directory, _, _ in os.walk(top, topdown=False):
+            # The group's processes may still be dying.
             deadline = time.monotonic() + SECONDS_TO_DIE
             while not _removed(directory) and time.monotonic() < deadline:
                 time.sleep(0.01)

@@ -49,14 +49,12 @@ ACCOUNTS = {
 
 
 def mounted() -> dict[Path, str]:
-    """Return the read-only mounts of every container: path on this machine -> path in the container.
-
-    The interpreter keeps its path, since the virtual environment refers to it. The environment and the checkout get
-    other paths: their own may be below a pod's mount path.
-    """
+    """Return the read-only mounts of every container: path on this machine -> path in the container."""
     return {
         Path("/usr"): "/usr",
+        # The interpreter keeps its path, since the virtual environment refers to it.
         Path(sys.base_prefix): sys.base_prefix,
+        # The environment and the checkout get other paths: their own may be below a pod's mount path.
         Path(sys.prefix): VIRTUAL_ENVIRONMENT,
         CHECKOUT: IMAGE_CHECKOUT,
     }

@@ -105,8 +105,8 @@ def kubeconfig(token: str, network: Network, state_dir: Path) -> dict[str, Any]:
 
 
 def url(network: Network) -> str:
-    """Return the API server's URL. Port 443, so that the service's own address works in pods without a
-    proxy."""
+    """Return the API server's URL."""
+    # Port 443, so that the service's own address works in pods without a proxy.
     return f"https://{network.inside}:443"
 
 

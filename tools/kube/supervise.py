@@ -75,10 +75,10 @@ def main() -> int:
 
 
 def take_lock(state_dir: Path) -> int:
-    """Return the descriptor of a locked lock file in the directory. The file is locked before it is visible, so that
-    it is never mistaken for that of a dead cluster."""
+    """Return the descriptor of a locked lock file in the directory."""
     path = state_dir / f"lock.{os.getpid()}"
     lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    # Locked before it has its final name, so that it is never mistaken for the file of a dead cluster.
     fcntl.flock(lock, fcntl.LOCK_EX)
     os.write(lock, str(os.getpid()).encode())
     path.rename(state_dir / "lock")

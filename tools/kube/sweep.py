@@ -29,10 +29,11 @@ def sweep() -> list[Path]:
 
 def is_dead(state_dir: Path) -> bool:
     """Return whether no process of the cluster in this directory is left: while one runs, the lock file is
-    locked. A directory without one counts as dead only after SECONDS_TO_BEGIN, since its cluster may be starting."""
+    locked. A directory without one counts as dead only after SECONDS_TO_BEGIN."""
     try:
         lock = os.open(state_dir / "lock", os.O_RDWR)
     except FileNotFoundError:
+        # A cluster that is starting has no lock file yet.
         return _age_seconds(state_dir) > SECONDS_TO_BEGIN
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -83,12 +83,13 @@ def load(path: Path, model: str = "") -> tuple[int, dict[str, Any]]:
 
 def load_latest(folder: Path, model: str = "") -> tuple[int, dict[str, Any]] | None:
     """Return (step, state) of the newest intact checkpoint, None if there is none. Prints why damaged ones are
-    skipped. Raises OtherModel if the newest intact one is of another `model`: new checkpoints would replace it."""
+    skipped. Raises OtherModel if the newest intact one is of another `model`."""
     for path in reversed(_steps(folder)):
         try:
             found = load(path, model)
             report_checkpoint(found[0], (path / "manifest.json").stat().st_mtime)
             return found
+        # An older checkpoint is not used instead: new ones would replace those of the other model.
         except OtherModel:
             raise
         except CheckpointRefused as refusal:

@@ -289,9 +289,9 @@ class World:
         return gathered
 
     def _finish(self, work: distributed.Work) -> None:
-        """Wait for the collective call `work`. Raises PeerLost if a member is gone. On CPUs the membership is
-        polled for that: gloo may not notice a closed connection while sending and would wait until its time
-        limit."""
+        """Wait for the collective call `work`. Raises PeerLost if a member is gone."""
+        # On CPUs the membership is polled: gloo may not notice a closed connection while sending and would
+        # wait until its time limit.
         while self._member is not None and self.device.type == "cpu" and not work.is_completed():
             try:
                 work.wait(LOOK)

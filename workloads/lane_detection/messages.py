@@ -95,8 +95,8 @@ def _inner(padded: Tensor) -> Tensor:
 
 
 def _windows(padded: Tensor) -> Tensor:
-    """Return the windows of padded slices: (n, l + k - 1, c) -> (n, l, k * c). A copy: with the overlapping
-    view, the product would be computed per image."""
+    """Return a copy of the windows of padded slices: (n, l + k - 1, c) -> (n, l, k * c)."""
     pictures, length, channels = padded.shape
     size = (pictures, length - KERNEL + 1, KERNEL * channels)
+    # A copy: with the overlapping view, the product would be computed per image.
     return padded.as_strided(size, (padded.stride(0), channels, 1), padded.storage_offset()).contiguous()

@@ -78,10 +78,10 @@ class SCNN(nn.Module):
 
 
 def enlarged(coarse: Tensor) -> Tensor:
-    """Return (n, c, h, w) enlarged to (n, c, 8h, 8w) by bilinear interpolation with aligned corners. On a CPU it
-    is two matrix products, since torch's own backward pass adds each gradient to its four neighbours one by one."""
+    """Return (n, c, h, w) enlarged to (n, c, 8h, 8w) by bilinear interpolation with aligned corners."""
     if coarse.device.type != "cpu":
         return functional.interpolate(coarse, scale_factor=SCALE, mode="bilinear", align_corners=True)
+    # Two matrix products: torch's own backward pass adds each gradient to its four neighbours one by one.
     down, across = (_between(size, coarse) for size in coarse.shape[2:])
     return down @ coarse.contiguous() @ across.t()
 

@@ -50,9 +50,10 @@ def kept_position(lines: int) -> int:
 
 
 def keep_position(printed: int) -> None:
-    """Write how many lines were `printed`, atomically, so that a kill leaves the old or the new number."""
+    """Write how many lines were `printed`, atomically."""
     beside = POSITION.with_suffix(".new")
     beside.write_text(str(printed))
+    # By rename, so that a kill leaves the old or the new number.
     beside.replace(POSITION)
 
 

@@ -148,11 +148,11 @@ class _Memory:
         return sha256
 
     def save(self) -> None:
-        """Write the cache if it changed. An error is ignored, because without a cache the next run only hashes all
-        files again."""
+        """Write the cache if it changed; errors are ignored."""
         if not self._is_changed and len(self._now) == len(self._known):
             return
         folder = os.path.dirname(self._path)
+        # Without a cache the next run only hashes all files again.
         with suppress(OSError):
             os.makedirs(folder, mode=0o700, exist_ok=True)
             # Written aside and renamed: two runs in the same directory may save at once.

@@ -167,11 +167,9 @@ def _submit(args: Namespace, session: Session, kind: str | None) -> int:
 
 def _report(args: Namespace, session: Session, job: dict[str, Any]) -> None:
     """Print the submitted job, created volumes, warnings and, unless the command waits for the job, the next
-    commands to use.
-
-    With --logs all of it goes to standard error, because standard output is for the job's own output.
-    """
+    commands to use. With --logs all of it goes to standard error."""
     created = submitted_text(job)
+    # Standard output is for the job's own output.
     if args.logs and not session.output.is_data:
         session.output.say(created)
     else:
