@@ -148,7 +148,7 @@ class _Pen:
 
 
 def _columns(blocks: int, across: int, lines: int) -> int:
-    """Return the number of `blocks` per row, for blocks of `across` by `lines` squares. Squares are drawn taller
-    than wide, so there are more across than down."""
+    """Return the number of `blocks` per row, for blocks of `across` by `lines` squares."""
     squares = blocks * across * lines
+    # Squares are drawn taller than wide, so there are more across than down.
     return max(1, min(blocks, round(math.sqrt(squares * 3.2) / across)))

@@ -101,8 +101,8 @@ def learned_run_times(cluster: Cluster, *others: Job) -> LearnedRunTimes:
 
 
 def _history(cluster: Cluster) -> list[Run]:
-    """Return the runs of jobs that ended in their first attempt, newest first: a requeued job's start time is
-    that of its last attempt only."""
+    """Return the runs of jobs that ended in their first attempt, newest first, at most HISTORY."""
+    # A requeued job's start time is that of its last attempt only.
     ended = Job.objects.filter(project__cluster=cluster, state__in=FINAL_STATES, attempt=1)
     ended = ended.exclude(started_at=None).exclude(finished_at=None).order_by("-submit_rank")
     rows = ended.annotate(ran=F("finished_at") - F("started_at")).values_list(*_ASKED, "ran")[:HISTORY]

@@ -254,7 +254,8 @@ def kube_cluster(
     state_dir: Path | None = None,
 ) -> Iterator[KubeCluster]:
     """Context manager with a cluster that answers. `node`: the name of a real node, "" for none; `node_labels`:
-    its labels; `more`: further flags by part.
+    its labels; `has_csi`: the node has a CSI driver; `more`: further flags by part; `state_dir`: None for a
+    temporary directory.
 
     Raises KubeMissing. Builds missing programs, which takes minutes."""
     cluster = start(node=node, node_labels=node_labels, has_csi=has_csi, more=more, state_dir=state_dir)

@@ -203,8 +203,8 @@ def _ordered(
 
 
 def _beside(column: Column) -> Text:
-    """Return the label that a cell of this column shows on narrow screens, where headers are hidden: numbers need
-    one, words do not."""
+    """Return the label that a cell of this column shows on narrow screens, where headers are hidden, "" for none."""
+    # Numbers need a label to be understood, words do not.
     return column.label if "num" in column.css.split() else ""
 
 

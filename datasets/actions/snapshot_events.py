@@ -66,8 +66,8 @@ def snapshot_on_schedule(now: datetime) -> None:
 
 
 def _take_scheduled(volume: Volume) -> None:
-    """Take a snapshot, unless the previous one of the schedule is still pending: slow snapshots must not
-    accumulate."""
+    """Take a snapshot, unless the previous one of the schedule is still pending."""
+    # Slow snapshots must not accumulate.
     if volume.snapshots.filter(cause=SCHEDULE, state=PENDING).exists():
         logger.warning("no scheduled snapshot of %s: the last one is not taken yet", volume)
         return

@@ -1,1 +1,1 @@
-"""REST views of data."""
+"""REST views of code trees, datasets, caches, volumes, snapshots and artifacts."""

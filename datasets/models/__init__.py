@@ -1,4 +1,5 @@
-"""Models of data, one file per noun; all can be imported from here."""
+"""Models of code trees, datasets, caches, volumes, snapshots and artifacts, one file per kind; all can be
+imported from here."""
 
 from datasets.models.artifacts import Artifact
 from datasets.models.caches import Cache, CacheLocation, DatasetUse

@@ -1,1 +1,1 @@
-"""Browser pages of data."""
+"""Page views of datasets, caches, volumes, snapshots, artifacts and lineage."""

@@ -105,11 +105,12 @@ def open_lake(key: str) -> Lake:
 
 
 def _require_disk(project: int, folder: Path) -> None:
-    """Raise Blocked if a lake without a folder had one: its disk is not mounted, and a new folder would hide what was
-    written there once it is. A first lake of a project is made beside others, or where no project has any."""
+    """Raise Blocked if a lake without a folder had one: its disk is not mounted. A first lake of a project is
+    made beside others, or where no project has any."""
     versions = DatasetVersion.objects.all()
     artifacts = Artifact.objects.exclude(manifest="")
     of_project = versions.filter(dataset__project=project), artifacts.filter(project=project)
+    # A new folder would hide what was written on the disk once it is mounted.
     others = () if _has_entries(folder.parent) else (versions, artifacts)
     if not any(rows.exists() for rows in (*of_project, *others)):
         return

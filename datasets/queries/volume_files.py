@@ -102,11 +102,11 @@ def file_response(volume: Volume, path: str) -> HttpResponseBase:
 
 
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield exactly `size` bytes, padded with zeros if the file was truncated since: Content-Length is
-    already sent."""
+    """Yield exactly `size` bytes, padded with zeros if the file was truncated since it was opened."""
     with file:
         left = size
         while left:
+            # Padded, because Content-Length is already sent.
             piece = file.read(min(PIECE_BYTES, left)) or bytes(min(PIECE_BYTES, left))
             left -= len(piece)
             yield piece

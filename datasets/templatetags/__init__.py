@@ -1,1 +1,1 @@
-"""Template tags for pages of data."""
+"""Template tags of the pages of datasets and volumes."""

@@ -70,12 +70,13 @@ class Exchange:
                 raise NoAnswer("the answer ended early")
 
     async def _write(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
-        """Send an event. Ignores a closed connection: a server may respond before it has read the whole
-        body."""
+        """Send an event. Ignores a closed connection, except for the request's head. Raises NoAnswer if that
+        cannot be sent."""
         try:
             self._writer.write(self._http.send(event) or b"")
             await self._drain()
         except (OSError, h11.LocalProtocolError) as error:
+            # A server may respond, and close the connection, before it has read the whole body.
             if isinstance(event, h11.Request):
                 words = f"the request could not be sent: {error}"
                 raise (

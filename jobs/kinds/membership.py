@@ -235,13 +235,13 @@ def _alive(current: MembershipState, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _switching_leavers(current: MembershipState) -> tuple[int, ...]:
-    """Return the ranks that leave with the newest generation, until all members have joined it: the last step
-    before the switch needs the leaving workers too."""
+    """Return the ranks that leave with the newest generation, until all members have joined it."""
     operation = current.operation
     if operation is None or operation.generation != current.generation:
         return ()
     workers = current.workers
     members = [workers[rank] for rank in current.members if rank in workers]
+    # Until then they are needed: the last step before the switch includes the leaving workers.
     if all(worker.generation >= current.generation for worker in members):
         return ()
     # One that has left is beyond that step.

@@ -212,11 +212,11 @@ class Keeper:
 
 
 def _open_volumes(volumes: Path) -> None:
-    """Make volumes writable for all users: the directories of host-path volumes belong to root, and fsGroup does not
-    change that."""
+    """Make volumes writable for all users."""
     # A volume may have been deleted meanwhile.
     with contextlib.suppress(FileNotFoundError):
         for volume in volumes.iterdir():
+            # The directories of host-path volumes belong to root, and fsGroup does not change that.
             if volume.stat().st_mode & 0o777 != 0o777:
                 volume.chmod(0o777)
 

@@ -35,8 +35,8 @@ def memory_use(node: Row) -> float | None:
 
 
 def _last_seen(node: Row) -> str:
-    """Return how long ago an unreachable or unready node was last seen; "" for others, for which the time is only
-    that of their last change."""
+    """Return how long ago an unreachable or unready node was last seen; "" for others."""
+    # For others the time is only that of their last change.
     return "" if node["is_ready"] and node["is_reachable"] else formats.age(node.get("seen_at"))
 
 
