@@ -276,8 +276,8 @@ class _Cycle:
             self.serve_idle(may_stop=False)
 
     def _has_no_room(self, job_class: JobClass) -> Cause | None:
-        """Return a cause if another job had no room for the request of a class, and the class neither has a promise nor
-        could replace jobs or wait for its data."""
+        """Return a cause if another job had no room for the request of a class, and the class has no promise and can
+        neither replace jobs nor wait for its data. None if it may have room."""
         job = job_class.head.job
         if (
             job.promised

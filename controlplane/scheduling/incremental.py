@@ -164,8 +164,8 @@ def _places(jobs: Jobs) -> dict[int, int]:
 
 
 def _without_common_ends(one: Jobs, other: Jobs) -> tuple[Jobs, Jobs]:
-    """Return both sequences without the identical jobs at their beginning and end. Few changes leave only a short
-    middle to compare."""
+    """Return both sequences without the equal jobs at their beginning and end: few changes leave only a short middle
+    to compare. Identical objects are compared fastest."""
     if one == other:
         return (), ()
     first = _count_at_start(one, other)
@@ -174,8 +174,8 @@ def _without_common_ends(one: Jobs, other: Jobs) -> tuple[Jobs, Jobs]:
 
 
 def _count_at_start(one: Jobs, other: Jobs) -> int:
-    """Return how many jobs at the start are equal. Blocks are compared whole: that takes a fifth of the time of a loop
-    over identical objects."""
+    """Return how many jobs at the beginning are equal. Whole blocks are compared, which takes a fifth of the time of
+    a loop over identical objects."""
     most = min(len(one), len(other))
     for first in range(0, most, BLOCK):
         mine, theirs = one[first : first + BLOCK], other[first : first + BLOCK]
@@ -185,7 +185,7 @@ def _count_at_start(one: Jobs, other: Jobs) -> int:
 
 
 def _count_at_end(one: Jobs, other: Jobs, most: int) -> int:
-    """Return how many jobs at the end are equal, at most `most`."""
+    """Return how many jobs at the end are equal, up to `most`."""
     for count in range(0, most, BLOCK):
         size = min(BLOCK, most - count)
         mine, theirs = (jobs[len(jobs) - count - size : len(jobs) - count] for jobs in (one, other))
@@ -195,7 +195,7 @@ def _count_at_end(one: Jobs, other: Jobs, most: int) -> int:
 
 
 def _count_identical(one: Jobs, other: Jobs) -> int:
-    """Return how many pairs at the beginning are identical, up to `most`."""
+    """Return how many jobs at the beginning are the same objects."""
     return sum(takewhile(bool, map(is_, one, other)))
 
 

@@ -139,7 +139,7 @@ class Moves:
         return placements
 
     def had_no_room(self, item: Waiting) -> bool:
-        """Return whether an equal request found no room since a job was last stopped or withdrawn."""
+        """Return whether an equal request has found no room since a job was last stopped or withdrawn."""
         is_full = (item.request, False, False) in self._no_room
         return is_full and (not self._state.is_releasing or (item.request, True, False) in self._no_room)
 
@@ -207,8 +207,8 @@ class Moves:
         return not self.fits(item) and self._find_replaced(item) is not None
 
     def _find_replaced(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Return lower-priority jobs of the project in whose place the job can run, with the project within its
-        share; None if there are none. A job that was preempted itself gets None."""
+        """Return the cheapest lower-priority jobs of the project that make room, if the project stays within its
+        share with the job in their place; else None, and None for a job that was preempted itself."""
         if item.job.was_preempted_by is not None:
             return None  # so that preempted jobs cannot preempt each other forever
         policy = ReplaceOwnPolicy(item)
@@ -230,9 +230,8 @@ class Moves:
         )
 
     def replace(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Stop jobs of lower priority in the job's project if that keeps the project within its limit; else some of
-        these and some of other projects. Serve the job. Return the stopped jobs; None, with nothing changed, if they
-        are not enough."""
+        """Stop jobs of lower priority in the job's project, and jobs of other projects if these are not enough, and
+        serve the job. Return the stopped jobs; None, with nothing changed, if they are not enough."""
         # Below the limit this has been tried (`could_replace_own`); at the limit it is the cheaper search of both.
         victims = self._find_replaced(item) if over_limit(item) is not None else None
         if victims is None:

@@ -1,4 +1,4 @@
-"""The scheduler's answer: decisions, each with a reason code and the numbers compared."""
+"""The scheduler's answer: decisions, each with a reason code and the numbers that were compared."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Stop `job` and queue it again, so that `beneficiary` can start once the job's GPUs are proven free.
+    """Stop `job` and queue it again, so that `beneficiary` can start once the GPUs of `job` are proven free.
 
-    `kind`: `reclaim` between projects, `preempt` within one, `ageing` for a gang that has waited long. The
-    reason is always `preempted`; `details` has `by_job`, `by_project` and `kind` and is recorded on the
-    victim.
+    `kind`: `reclaim` between projects, `preempt` within one, `ageing` for a gang that has waited long. The reason is
+    always `preempted`; `details` has `by_job`, `by_project` and `kind`, and is recorded on the stopped job.
     """
 
     job: str
@@ -44,13 +43,13 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """`job` stays queued. `details` holds the numbers compared, the jobs `ahead` and the `holders` of the
+    """`job` stays queued. `details`: the numbers that were compared, the jobs `ahead` and the `holders` of the
     capacity.
 
-    `is_promised`: capacity is being freed for this job; `details["promised"]` lists the placements. The
-    caller must record them and pass them as `JobView.promised` in the next view (see
-    `view.placements_from_lists`); else the capacity may go to another job. `queue_position` counts from 1
-    over the held jobs of the cluster; None for a job that can never start.
+    `is_promised`: capacity is being freed for this job; `details["promised"]` has the placements. The caller must
+    record these and pass them as `JobView.promised` in the next view (see `view.placements_from_lists`); otherwise
+    the capacity may go to another job. `queue_position`: from 1 over the held jobs of the cluster; None for a job
+    that can never start.
     """
 
     job: str
@@ -63,12 +62,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Workers to add to the running elastic `job`, within its project's quota. Ranks in `placements` count
-    from 0.
+    """Workers to add to the running elastic `job`, within its project's quota. Ranks in `placements` count from 0.
 
-    `is_promised`: some of the capacity is still held by the jobs in `stopping` (mentions), so the workers
-    start later. The caller must record the placements and pass them as `JobView.promised` of the active job
-    in the next view.
+    `is_promised`: jobs in `stopping` (mentions) still hold some of the capacity, so that the workers start later. The
+    caller must record the placements and pass them as `JobView.promised` of the active job in the next view.
     """
 
     job: str
@@ -83,7 +80,7 @@ Decision = Start | Preempt | Hold
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A project's numbers at the start of the cycle. `requested_milli_gpus`: allocated plus what its waiting jobs
+    """A project's numbers at the start of the cycle. `requested_milli_gpus`: what is allocated and what waiting jobs
     request."""
 
     project: str
@@ -96,9 +93,9 @@ class Share:
 class Plan:
     """The decisions on one view: the jobs to preempt, to start and to hold, each in order.
 
-    `holds` may be a lazy sequence that is computed when first read. `shares`: one entry per project. `promised`: the
-    placements on capacity that is being freed for held jobs, by job id; available without computing `holds`. `growth`:
-    the missing workers of running elastic jobs that get capacity, one entry per job.
+    `holds`: may be computed only when it is read. `shares`: one entry per project. `promised`: by job id, the
+    placements that are being freed for held jobs; known without computing `holds`. `growth`: the missing workers of
+    running elastic jobs that get capacity, one entry per job.
     """
 
     preempts: tuple[Preempt, ...] = ()
@@ -115,7 +112,7 @@ class Plan:
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """Return the plan as plain JSON data; each decision names its `action`."""
+    """Return the plan as JSON data. Each decision has its kind as `action`."""
     return {
         "decisions": [{"action": type(item).__name__.lower(), **asdict(item)} for item in plan.decisions],
         "shares": [asdict(share) for share in plan.shares],

@@ -1,5 +1,4 @@
-"""Queries on an unfinished plan: which jobs could be stopped for another one, and how much capacity stays
-free."""
+"""Questions about an unfinished plan: which jobs could be stopped for another one, and how much capacity stays free."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from controlplane.scheduling.victims import Candidate, ReclaimPolicy, VictimPoli
 
 
 def could_reclaim(state: CycleState, item: Waiting) -> bool:
-    """Return whether a waiting job could get enough capacity by reclaiming from other projects."""
+    """Return whether a waiting job could get enough capacity by stopping jobs of other projects."""
     policy = ReclaimPolicy(item)
     return (
         policy.is_open()
@@ -27,7 +26,7 @@ def may_keep_promise(state: CycleState, item: Waiting) -> bool:
     """Return whether the project stays within its share with what an earlier cycle promised to the job; for missing
     workers, also within its quotas.
 
-    The project's running jobs that come later in the queue do not count: they may have started on idle
+    Running jobs of the project that come after the job in the queue do not count: they may have started on idle
     capacity since.
     """
     if _is_in_share(item, item.milli_gpus):
@@ -37,8 +36,8 @@ def may_keep_promise(state: CycleState, item: Waiting) -> bool:
 
 
 def _is_in_share(item: Waiting, added: int) -> bool:
-    """Return whether `added` milli-GPUs keep the project within its share; for missing workers, also within
-    the quotas of project and department."""
+    """Return whether the project stays within its share with `added` milli-GPUs; for missing workers, whether project
+    and department also stay within their quotas."""
     line = item.account.line()
     is_in_quota = not item.job.grows or all(account.is_in_quota_with(added) for account in line)
     return is_in_quota and item.account.is_in_share_with(added)
@@ -47,8 +46,8 @@ def _is_in_share(item: Waiting, added: int) -> bool:
 def victims_beside(
     state: CycleState, reservation: Reservation, item: Waiting, policy: VictimPolicy
 ) -> frozenset[Candidate] | None:
-    """Return victims that make room for the job outside of the gang's reservation. None if there are none, or
-    if the job would fit on the reserved capacity with one victim fewer."""
+    """Return jobs to stop so that the job fits on capacity that is not reserved for the gang. None if there are none,
+    or if the job would fit on the reserved capacity with one of them running."""
     soon = state.capacity.soon
     with reservation.kept(soon):
         among = range(len(soon.nodes))
@@ -67,20 +66,20 @@ def _fits_without(state: CycleState, item: Waiting, victims: frozenset[Candidate
 
 
 def pools_of(items: Iterable[Waiting]) -> tuple[str, ...]:
-    """Return the pools that these jobs may use; empty means all pools."""
+    """Return the pools that these jobs may use; () for all."""
     usable = [item.request.pools for item in items]
     return tuple(sorted({pool for pools in usable for pool in pools})) if all(usable) else ()
 
 
 def spare_milli_gpus(state: CycleState, elastic: Iterable[Waiting], pools: Sequence[str]) -> int:
-    """Return the milli-GPUs of these pools that could be spared: those free after this plan, and those of its
-    elastic jobs beyond their minimum size."""
+    """Return how many milli-GPUs in these pools could be spared: what is free after this plan, and what its `elastic`
+    jobs have beyond their minimum size."""
     growth = sum(pod.milli_gpus for item in elastic for pod in state.placements_of(item)[item.request.pods :])
     return state.capacity.soon.free_milli_gpus(pools) + growth
 
 
 def on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
-    """Return the milli-GPUs that a victim holds on open nodes of these pools: sparing the victim needs at
+    """Return how many milli-GPUs the victim holds on open nodes of these pools (empty: all). To spare it takes at
     least as much free capacity."""
     soon = state.capacity.soon
     return sum(
@@ -91,8 +90,8 @@ def on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
 
 
 def leave_nothing(item: Waiting, victims: Iterable[Candidate]) -> bool:
-    """Return whether the job's pods are the same as its victims' pods, so that stopping those frees nothing
-    for other jobs."""
+    """Return whether the job's pods are equal to those of its victims, so that stopping these frees nothing for other
+    jobs."""
     pods = [
         (pod.milli_gpus, victim.job.milli_cpus, victim.job.memory_mib, victim.job.extras)
         for victim in victims

@@ -22,7 +22,8 @@ from controlplane.scheduling.widening import Widening
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """The jobs that start, the jobs with a promise, and the ids of those that must not use the reserved nodes."""
+    """The jobs of a plan that start, those with a promise, and the ids of those that must not use reserved nodes
+    (`beside`)."""
 
     started: list[Waiting]
     promised: list[Waiting]
@@ -30,8 +31,8 @@ class _Placed:
 
 
 class Rearrangement:
-    """Rearranges the plan of one cycle. A failed attempt leaves the plan unchanged. `classes`: those that may
-    be served in this cycle."""
+    """Places the jobs of one cycle's plan again. An attempt that fails leaves the plan as it is. `classes`: those
+    that may be served in this cycle."""
 
     def __init__(
         self, state: CycleState, moves: Moves, widening: Widening, classes: Iterable[JobClass]
@@ -42,7 +43,7 @@ class Rearrangement:
         self._classes = classes
 
     def reprieve_needless(self) -> bool:
-        """Keep running every victim that the jobs of this plan can do without. Return whether any was kept."""
+        """Let every victim run on that the jobs of this plan can do without. Return whether there was any."""
         before, is_changed = len(self._state.victims), bool(self._state.victims)
         while is_changed:
             pools = pools_of([*self._started(), *self._promised()])
@@ -56,8 +57,8 @@ class Rearrangement:
         return len(self._state.victims) < before
 
     def _reprieve(self, victim: Candidate) -> bool:
-        """Keep the victim running if all jobs of this plan still fit, elsewhere if necessary. Return whether
-        that worked."""
+        """Let the victim run on if all jobs of this plan still fit, elsewhere if necessary. Return whether they do;
+        if not, nothing is changed."""
         state, mark, placed = self._state, self._state.mark(), self._placed()
         is_replaced = self._is_replaced(victim)
         # All ways to place the jobs together are tried, and their number grows with every job.
@@ -77,7 +78,8 @@ class Rearrangement:
         return self._complete(mark, is_served=is_served)
 
     def _is_replaced(self, victim: Candidate) -> bool:
-        """Return whether the victim stops for a job of its own project for which others lose jobs as well."""
+        """Return whether the victim stops for a job of its own project for which jobs of other projects stop as
+        well."""
         preempts = self._state.preempts
         mine = preempts[victim.job.id]
         return mine.kind == "preempt" and any(
@@ -85,8 +87,8 @@ class Rearrangement:
         )
 
     def serve_as_well(self, item: Waiting) -> bool:
-        """Serve one more job if it fits once all others of the plan are placed again. Return whether that
-        worked."""
+        """Serve one more job if it fits once all others of the plan are placed again. Return whether it does; if not,
+        nothing is changed."""
         state, mark, reservation = self._state, self._state.mark(), self._state.binding(item)
         # In a full cluster nothing is left for one more job, wherever the others are.
         with keep_free(reservation, state.capacity.soon):
@@ -106,8 +108,8 @@ class Rearrangement:
         return self._complete(mark, is_served=has_room)
 
     def _complete(self, mark: int, *, is_served: bool) -> bool:
-        """Keep the new placements if `is_served` and every victim still has a beneficiary; else undo them.
-        Return whether they were kept."""
+        """Keep the new placements if `is_served` and every victim still has a beneficiary; else undo them. Return
+        whether they are kept."""
         if is_served and self._state.attribute_preempts():
             # The jobs may have moved to nodes where more or fewer of their pods fit.
             self._widening.in_share()

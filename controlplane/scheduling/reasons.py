@@ -1,5 +1,5 @@
-"""All reasons why a job is queued, was started or was requeued, each with its code, label, colour and sentence for
-the API, the CLI and the pages.
+"""All reasons why a job is queued, was started or was requeued: the code, label, colour and sentence of each, for the
+API, the CLI and the pages.
 
 The order of QUEUED_REASONS is their precedence: the first reason that applies is shown.
 """
@@ -47,8 +47,8 @@ Details = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason. `colour` is a design token: `error` needs a user's action, `waiting` resolves by itself,
-    `info` is progress."""
+    """One reason. `sentence` makes its text from the details. `colour`: `error` needs a user's action, `waiting`
+    resolves by itself, `info` is progress."""
 
     code: str
     label: str
@@ -57,13 +57,13 @@ class Reason:
 
 
 def describe(code: str, details: Details | None = None) -> str:
-    """Return the sentence for a reason: what happened, then the next step. Raise KeyError for an unknown code."""
+    """Return the sentence of a reason: what happened, then the next step. Raise KeyError for an unknown code."""
     return REASONS[code].sentence(details or {})
 
 
 def words_for(code: str, message: str) -> str:
-    """Return an engine's own message as a sentence; without a message, the sentence of the code. "" for an
-    unknown code without a message."""
+    """Return an engine's own message as a sentence, without one the sentence of the code; "" if the code is unknown
+    too."""
     if not message:
         return describe(code) if code in REASONS else ""
     return message if message.endswith((".", "!", "?")) else f"{message}."
@@ -75,7 +75,7 @@ def gpus(milli_gpus: int) -> str:
 
 
 def count_gpus(milli_gpus: int) -> str:
-    """Format a count with its noun: "1 GPU", "0.5 GPUs", "4 GPUs"."""
+    """Format milli-GPUs as a count with its noun: "1 GPU", "0.5 GPUs", "4 GPUs"."""
     return f"{gpus(milli_gpus)} GPU{'' if milli_gpus == 1000 else 's'}"
 
 
@@ -207,8 +207,8 @@ def _preempted(details: Details) -> str:
 
 
 def _beneficiary(details: Details) -> str:
-    """Return the phrase that names the job which got the capacity. Readers who may not see that job get its
-    project (see controlplane.scheduling.mentions)."""
+    """Return the phrase for the job that got the capacity. Without its name in the details, because the reader may
+    not see it, the phrase names its project."""
     name, project = details.get("by_name") or details.get("by_job"), details.get("by_project")
     if details.get("kind") == "preempt":
         return f"job {name} of higher priority in the same project" if name else "a job of higher priority"
@@ -222,8 +222,8 @@ def _beneficiary(details: Details) -> str:
 
 
 def _comes_back(details: Details) -> str:
-    """Return the sentence on when a preempted job restarts. It speaks of "capacity", because the shortage may
-    be of CPUs or memory instead of GPUs."""
+    """Return the sentence on when a preempted job restarts. It does not say GPUs, because CPUs or memory may be short
+    instead."""
     short = details.get("resource")
     when = f"a node has enough {short} free" if short else "there is room again"
     place = "is in the queue again" if details.get("is_requeued_later") else "keeps its place in the queue"
@@ -352,8 +352,8 @@ def _placed_by_data(details: Details) -> str:
 
 
 def _size(details: Details) -> str:
-    """Return the part of a sentence with the current and the largest number of workers of an elastic job; "" for
-    any other job."""
+    """Return the part of a sentence that gives the number of workers of an elastic job and the most that it can have;
+    "" for any other job."""
     return f" with {details['pods']} of {details['most_pods']} workers" if "most_pods" in details else ""
 
 

@@ -1,9 +1,9 @@
-"""Replay recorded jobs with a changed project: the scheduler decides the same submissions twice, without the change
-and with it. Pure.
+"""Replay recorded jobs with a changed project: the scheduler decides on the same submissions twice, without the
+change and with it.
 
-Both replays start with the jobs that were running at the beginning of the record, and submit the others at
-their recorded times. A job ends once it has run for as long as in the record; a stopped job later continues
-without loss. Never called in a scheduling cycle.
+Both replays start with the jobs that were running at the beginning of the record, and submit the others at their
+recorded times. A job ends once it has run for as long as in the record; a stopped job later continues without loss.
+Never called in a scheduling cycle.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ NEVER = 1 << 62
 
 
 class RecordedJob(NamedTuple):
-    """A job as it was when queued. `submitted`: Unix seconds; None for a job that was running when the record
-    begins. `run_seconds`: how long it runs from its start, or from the beginning of the record if it was
-    running. `waited`: recorded seconds until its first start; None for a job that was running or never started."""
+    """A job as it was when queued. `submitted`: Unix seconds, None if it was running when the record begins.
+    `run_seconds`: how long it runs from its start, or from the beginning of the record. `waited`: seconds until its
+    first start in the record; None if it was running or never started."""
 
     job: JobView
     submitted: int | None
@@ -45,12 +45,12 @@ def recorded_what_if(
     project: ProjectView,
     is_over: Callable[[], bool] = never,
 ) -> WhatIf:
-    """Return how waits and preemptions between `view.now` and `until` (Unix seconds) would have differed with
-    the settings of `project`.
+    """Return how waits and preemptions between `view.now` and `until` (Unix seconds) would have differed with the
+    settings of `project`.
 
-    `view`: the cluster at the beginning of the record, without jobs. Fair shares and held GPUs are means over
-    that time; `preempted` jobs are stopped more often with the change, `spared` ones less often. The replay
-    ends early when `is_over` returns True.
+    `view`: the cluster at the beginning of the record, without jobs. Fair shares and held GPUs are means over that
+    time. `preempted` jobs are stopped more often with the change, `spared` ones less often. The replay ends early
+    when `is_over()` returns True.
     """
     changed = tuple(project if one.name == project.name else one for one in view.projects)
     before, after = Replay(view, jobs), Replay(replace(view, projects=changed), jobs)
@@ -66,7 +66,7 @@ def recorded_what_if(
 
 class Replay:
     """One replay. `waits`: seconds until the first start, by job id; `stops`: how often a job was stopped for others,
-    by job id; `held` and `shares`: held GPUs and fair shares by project, in milli-GPU-seconds."""
+    by job id; `held`, `shares`: held GPUs and fair shares in milli-GPU-seconds, by project."""
 
     def __init__(self, view: ClusterView, jobs: Sequence[RecordedJob]) -> None:
         self.waits: dict[str, int] = {}
@@ -90,12 +90,12 @@ class Replay:
         self._decide()
 
     def next_event(self) -> int:
-        """Return when the next job is submitted or ends, in Unix seconds; NEVER if there is none."""
+        """Return when the next job is submitted or ends, in Unix seconds; NEVER if no more are."""
         arrival = self._arrivals[-1][0] if self._arrivals else NEVER
         return min(arrival, self._ends[0][0]) if self._ends else arrival
 
     def advance(self, now: int) -> None:
-        """Advance the time to `now`, and decide if jobs were submitted or ended since."""
+        """Advance the time to `now` (Unix seconds). If jobs were submitted or ended since, decide."""
         self._count(now - self._view.now)
         self._view = replace(self._view, now=now)
         ended = self._end(now)
@@ -185,8 +185,7 @@ def _compare(
 
 
 def _recorded(jobs: Sequence[RecordedJob], waits: Sequence[JobEffect]) -> dict[str, int]:
-    """Return the mean recorded wait in seconds by project, over the jobs of `waits` that started in both
-    replays."""
+    """Return the mean recorded wait of each project in seconds, over the jobs of `waits` that start in both replays."""
     started = {one.job for one in waits if None not in (one.wait_seconds.before, one.wait_seconds.after)}
     found: dict[str, list[int]] = {}
     for one in jobs:

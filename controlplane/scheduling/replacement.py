@@ -13,11 +13,12 @@ from controlplane.scheduling.victims import Candidate, ReclaimPolicy, VictimPoli
 
 
 class ReplaceOwnPolicy(VictimPolicy):
-    """Allows lower priorities of the job's own project, as a quick search for the cheapest of them that make room.
+    """Which jobs may be stopped: those of lower priority in the job's own project. It is a quick search for the
+    cheapest ones that make room.
 
-    Whether the project then `stays_in_share` is checked for that set only: a job in share would otherwise stop more
-    than it needs, while as a borrower it may have room later in the cycle. For a job that cannot borrow, because its
-    project is at its limit, `ReplacePolicy` looks at other sets.
+    Only for that set the caller checks whether the project then `stays_in_share`: a job in share would otherwise stop
+    more than it needs, while as a borrower it may have room later in the cycle. For a job that cannot borrow, because
+    its project is at its limit, `ReplacePolicy` examines other sets.
     """
 
     def __init__(self, item: Waiting) -> None:
@@ -27,33 +28,35 @@ class ReplaceOwnPolicy(VictimPolicy):
 
     @property
     def signature(self) -> Hashable:
-        """Return the project, the milli-GPUs that it and its department hold, and the job's priority."""
+        """What the policy's verdicts depend on: the project, the milli-GPUs that it and its department hold, and the
+        job's priority."""
         holds = tuple((account.running, account.allocated) for account in self._account.line())
         return "replace own", self._account.name, holds, self._priority
 
     def concerns(self, victim_account: Account) -> bool:
-        """Return whether the account is that of the waiting job's own project."""
+        """Return whether this is the account of the waiting job's project."""
         return victim_account is self._account
 
     def may_preempt(self, candidate: Candidate) -> bool:
-        """Return whether the candidate is in the same project and has lower priority."""
+        """Return whether the candidate is in the same project and has a lower priority."""
         return candidate.account is self._account and candidate.job.priority < self._priority
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return True: any of these may be part of a set."""
+        """Return True: such jobs may be stopped in any number."""
         return True
 
     def stays_in_share(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the project stays within its share, or its quota, with the job in the place of these."""
+        """Return whether the project stays within its share, or its quota, with the job in the place of these
+        victims."""
         return self._account.is_in_share_with(self._request - sum(one.milli_gpus for one in victims))
 
 
 class ReplacePolicy(VictimPolicy):
-    """Allows lower priorities of the job's own project, alone if the project stays within its share with the job in
-    their place, else together with jobs of other projects.
+    """Which jobs may be stopped: those of lower priority in the job's own project, alone if the project stays within
+    its share with the job in their place, else together with jobs of other projects.
 
-    The project gives up what its own jobs hold, so it gains only the rest, and reclaims what `ReclaimPolicy` allows for
-    that gain. Then it must be inside its quota with the job: that is owed to it, while two projects that exchange GPUs
+    The project gives up what its own jobs hold. So it gains only the rest, and reclaims what `ReclaimPolicy` allows
+    for that gain. With the job it must then be inside its quota, which is owed to it; two projects that exchange GPUs
     beyond their quotas could go on for many cycles.
     """
 
@@ -67,20 +70,19 @@ class ReplacePolicy(VictimPolicy):
 
     @property
     def signature(self) -> Hashable:
-        """The project, the milli-GPUs that it and its department hold and that it would give up, the job's priority,
-        and whether it was stopped itself."""
+        """What the policy's verdicts depend on: the project, the milli-GPUs that it and its department hold and that
+        it would give up, the job's priority, and whether the job was stopped itself."""
         account, job = self._item.account, self._item.job
         holds = tuple((one.running, one.allocated) for one in account.line())
         return "replace", account.name, holds, self._given_up, job.priority, job.was_preempted_by is not None
 
     @property
     def required(self) -> Set[Candidate]:
-        """Return the lower priorities: without one of them it is a reclaim, which has been tried."""
+        """The jobs of lower priority: without one of them it is a reclaim, which was tried before."""
         return self._lower
 
     def concerns(self, victim_account: Account) -> bool:
-        """Return whether the account is that of the waiting job's project, or of a project that may lose jobs
-        to it."""
+        """Return whether this is the account of the waiting job's project, or of a project that may lose jobs to it."""
         return victim_account is self._item.account or self._loosest.concerns(victim_account)
 
     def may_preempt(self, candidate: Candidate) -> bool:
@@ -88,13 +90,14 @@ class ReplacePolicy(VictimPolicy):
         return candidate in self._lower or self._loosest.may_preempt(candidate)
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the jobs of other projects among these could be reclaimed if all lower priorities of
-        the own project were stopped."""
+        """Return whether the jobs of other projects among these could be reclaimed if all `lower` jobs of the own
+        project were stopped."""
         return self._loosest.accepts([one for one in victims if one not in self._lower])
 
     def completes(self, victims: Collection[Candidate]) -> bool:
-        """Return whether these are all of its own project, which stays within its share; else whether it gains GPUs,
-        stays inside its quota, and may reclaim the jobs of other projects among these for that gain."""
+        """Return whether all of these are of the own project, and it stays within its share with the job in their
+        place; else whether it gains GPUs, stays inside its quota, and may reclaim the jobs of other projects among
+        these for that gain."""
         given_up = sum(one.milli_gpus for one in victims if one in self._lower)
         others = [one for one in victims if one not in self._lower]
         account, gain = self._item.account, self._item.milli_gpus - given_up

@@ -22,7 +22,7 @@ USAGE = "usage: python -m controlplane.scheduling.replay VIEW.json|- [--explain 
 
 
 def replay(data: dict[str, Any], job: str | None = None) -> dict[str, Any]:
-    """Return the plan for a stored view, or the decision on one job, as plain JSON data. Raise KeyError if the
+    """Return the plan for a stored view or, with `job`, the decision on that job, as JSON data. Raise KeyError if the
     plan has no such job."""
     view = view_from_dict(data)
     plan = plan_to_dict(decide(view))
@@ -36,7 +36,8 @@ def replay(data: dict[str, Any], job: str | None = None) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str], out: TextIO, errors: TextIO) -> int:
-    """Print the result and return the exit code: 0 done, 2 usage, 3 no decision on this job."""
+    """Print the result to `out` and return the exit code: 0 done, 2 wrong usage, 3 no decision on this job. Errors go
+    to `errors`."""
     arguments = [argument for argument in arguments if argument != "--explain"]
     if len(arguments) not in (1, 2):
         errors.write(USAGE)

@@ -1,8 +1,8 @@
 """Reservation and backfill: a time and nodes for the oldest gang that cannot start.
 
-The time is the first at which the whole gang fits, judged by expected ends. A job that must respect the
-reservation starts only if it ends by then, or on capacity that the gang does not need. Reclaimed capacity is
-kept for its job by a promise instead (`JobView.promised`).
+The time is the first at which the whole gang fits, judged by expected ends. A job that the reservation binds starts
+only if it ends by then, or on capacity that the gang does not need. Reclaimed capacity is kept for its job by a
+promise instead (`JobView.promised`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _TIME = itemgetter(0)
 
 
 class Reservation:
-    """The time `at` and the `placements` at which the gang `item` is expected to start.
+    """The time `at` (Unix seconds) and the `placements` at which the gang `item` is expected to start.
 
-    `room`: the capacity that is free at `at`, which is modified. `now`: Unix seconds. `_later`: the capacity that will
-    be free at that time on those nodes, without the gang and the jobs of this plan that run longer. Jobs that must
-    respect the reservation and run beyond `at` may use no more than this.
+    `room`: the capacity that is free at that time, which is modified. `now`: in Unix seconds. `_later`: what is free
+    on those nodes at that time, without the gang and without the jobs of this plan that run longer. Jobs that the
+    reservation binds and that run beyond `at` may use no more than this.
     """
 
     __slots__ = ("_delays", "_is_above_entitlement", "_later", "_now", "at", "item", "placements")
@@ -50,12 +50,12 @@ class Reservation:
         self._later: dict[int, NodeCapacity] = {order: room.nodes[order] for order in sorted(orders)}
 
     def binds(self, item: Waiting, *, is_idle: bool = False, is_placed: bool = False) -> bool:
-        """Return whether a job must not delay the gang.
+        """Return whether a job must not delay the gang: it runs beyond `at` and either comes later in the gang's own
+        project, or takes another project above its quota. Exception: a gang larger than its project's entitlement
+        borrows, so that jobs within that project's quota may delay it.
 
-        True for jobs that run beyond `at` and come later in the gang's own project, or take another project
-        above its quota. Exception: a gang that is larger than its project's entitlement borrows, so jobs within
-        that project's quota may delay it. `is_idle`: the capacity is for elastic growth beyond the share, which
-        no quota covers. `is_placed`: the job is part of the plan, so its account already includes it.
+        `is_idle`: the capacity is for growth of an elastic job beyond the share, which no quota covers. `is_placed`:
+        the job is part of the plan, so that its account includes it already.
         """
         if not self.is_delayed_by(item.job):
             return False
@@ -66,8 +66,8 @@ class Reservation:
         return is_later and not (is_in_quota and self._is_above_entitlement)
 
     def is_delayed_by(self, job: JobView) -> bool:
-        """Return whether a job other than the gang, started now, would run beyond the reserved time; True if its run
-        time is unknown."""
+        """Return whether a job other than the gang would run beyond the reserved time if it started now; True if its
+        run time is unknown."""
         if job.id == self.item.job.id:
             return False
         seconds = job.expected_runtime_seconds
@@ -77,8 +77,8 @@ class Reservation:
         return delays
 
     def count(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
-        """Subtract what a job of the plan will still hold at the reserved time from the capacity left then;
-        with `sign` 1, undo that."""
+        """Subtract what a job of the plan still holds at the reserved time from what is free then; with `sign` 1,
+        undo that."""
         # Exact, as when the place was found, while verdicts on waiting jobs are by class.
         end = expected_end(job, self._now)
         if end is not None and end <= self.at:
@@ -94,16 +94,16 @@ class Reservation:
                             self._move_gang(node, at)
 
     def _move_gang(self, node: NodeCapacity, taken: int) -> None:
-        """Move the gang's reservation from a device that another job will use to one that will be free, if
-        the node has one. `taken`: the position of the used device in `node.free`."""
+        """Move the gang from a device that another job will use to one that will be free, if the node has one.
+        `taken`: the position of the used device in `node.free`."""
         held = self._held(node, taken)
         free = next((at for at, milli_gpus in enumerate(node.free) if milli_gpus >= held), None)
         if held and free is not None:
             self._exchange(node, taken, free, held)
 
     def _move_to_busy(self, node: NodeCapacity, soon: NodeCapacity) -> None:
-        """Move the gang's reservation to devices that are in use until its time, so that other jobs can use
-        the idle ones."""
+        """Move the gang to devices that are in use until its time, so that other jobs can use the idle ones. `soon`:
+        what is free on the node before that time."""
         if not any(soon.free) or max(node.free, default=0) <= 0:
             return
         for taken in sorted(range(len(soon.free)), key=lambda at: -soon.free[at]):
@@ -117,8 +117,8 @@ class Reservation:
                 self._exchange(node, taken, busy, held)
 
     def _held(self, node: NodeCapacity, at: int) -> int:
-        """Return the milli-GPUs that the gang reserves on a device and could have on another one; 0 for
-        shares sized by memory."""
+        """Return how many milli-GPUs the gang reserves on a device and could have on another one; 0 for shares by
+        memory."""
         if self.item.job.gpu_memory_mib is not None:
             return 0
         index = node.indexes[at]
@@ -135,7 +135,7 @@ class Reservation:
 
     @contextmanager
     def kept(self, room: FreeCapacity) -> Iterator[FreeCapacity]:
-        """Context manager that removes from `room` what the gang needs, and restores it on exit."""
+        """Context manager that takes from `room` what the gang needs, and gives it back at its end."""
         before = {order: room.nodes[order].copy() for order in self._later}
         for order, node in self._later.items():
             self._move_to_busy(node, before[order])
@@ -149,19 +149,18 @@ class Reservation:
     def place(
         self, request: Request, room: FreeCapacity, avoid: Collection[str] = ()
     ) -> tuple[PodPlacement, ...] | None:
-        """Return where a gang that must respect the reservation fits, outside of the reserved capacity; None
-        if nowhere."""
+        """Return where a gang that the reservation binds fits, outside of the reserved capacity; None if nowhere."""
         with self.kept(room):
             return place(request, room, avoid)
 
 
 def keep_free(reservation: Reservation | None, room: FreeCapacity) -> AbstractContextManager[object]:
-    """Return `reservation.kept(room)`; without a reservation, a context manager that changes nothing."""
+    """Return the context manager `reservation.kept(room)`; without a reservation, one that changes nothing."""
     return nullcontext() if reservation is None else reservation.kept(room)
 
 
 def _on_device(pod: PodPlacement, before: int, after: int) -> PodPlacement:
-    """Return the pod with device `before` replaced by device `after` of the same node."""
+    """Return the pod with the device `after` in the place of `before`, on the same node."""
     devices = ((after if index == before else index, share) for index, share in pod.devices)
     return replace(pod, devices=tuple(sorted(devices)))
 
@@ -169,11 +168,11 @@ def _on_device(pod: PodPlacement, before: int, after: int) -> PodPlacement:
 def reserve(
     gangs: Iterator[Waiting], ends_at: Callable[[], Sequence[End]], soon: FreeCapacity, now: int
 ) -> Reservation | None:
-    """Return the reservation of the first of these gangs for which a start time can be computed; None if
-    there is none.
+    """Return the reservation of the first of these gangs for which a start time can be computed; None if there is
+    none.
 
-    `soon`: the capacity that is free once all stopping jobs have ended. `ends_at` returns the expected ends
-    of the jobs that hold the rest of the capacity; it is called only if there is a gang. `now`: Unix seconds.
+    `soon`: the capacity that is free once all stopping jobs have ended. `ends_at`: returns the expected ends of the
+    jobs that hold the rest of the capacity; it is called only if there is a gang. `now`: in Unix seconds.
     """
     first = next(gangs, None)
     if first is None:
@@ -190,8 +189,8 @@ def reserve(
 
 
 def _earliest(item: Waiting, ends: Sequence[End], soon: FreeCapacity, now: int) -> Reservation | None:
-    """Return the reservation at the first expected end after which the gang fits; None if it never does.
-    Bisection works because further ends only add capacity."""
+    """Return the reservation at the first expected end after which the gang fits; None if it never does. The search
+    is a bisection, because further ends only add capacity."""
     earliest = _lower_bound(item.request, ends, soon)
     if earliest is None:
         return None
@@ -217,7 +216,7 @@ def _earliest(item: Waiting, ends: Sequence[End], soon: FreeCapacity, now: int) 
 
 
 def _room_at(at: int, request: Request, ends: Sequence[End], soon: FreeCapacity) -> FreeCapacity:
-    """Return the capacity free at time `at`. Only nodes that can have enough devices for the request are
+    """Return the capacity that is free at the time `at`. Only nodes that can have enough devices for the request are
     brought to that time."""
     needed, room = request.whole_devices, soon.borrowed()
     ended = [job for *_, job in ends[: bisect_right(ends, at, key=_TIME)]]
@@ -233,8 +232,8 @@ def _room_at(at: int, request: Request, ends: Sequence[End], soon: FreeCapacity)
 
 
 def _lower_bound(request: Request, ends: Sequence[End], soon: FreeCapacity) -> int | None:
-    """Return the earliest time at which enough nodes could have enough whole devices free, to shorten the
-    search; None if that never happens."""
+    """Return the earliest time at which enough nodes could have enough whole devices free, which shortens the search;
+    None if they never have."""
     needed = request.whole_devices
     if not needed:
         return 0

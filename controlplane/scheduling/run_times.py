@@ -1,7 +1,5 @@
-"""Learn run times from earlier jobs of the same project, preferring those with the same user, image and size.
-
-Pure. A declared run time is never replaced. All times are in seconds.
-"""
+"""Learn run times from earlier jobs of the same project, if possible with the same user, image and size; all in
+seconds. A declared run time is never replaced."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ EXPECTED, EARLY, LATE = 500, 50, 950
 
 
 class Run(NamedTuple):
-    """The properties of an earlier job by which it is compared, and its run time in seconds. `size`: milli-GPUs
-    over all pods."""
+    """The properties by which an earlier job is compared, and its run time in seconds. `size`: the milli-GPUs of all
+    its pods."""
 
     project: str
     user: str
@@ -29,8 +27,8 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """A learned run time: three quantiles in seconds, the number of runs, and the properties (`same`) that
-    those runs share with the job."""
+    """A learned run time: three quantiles in seconds. `runs`: from how many jobs it was learned; `same`: the
+    properties that these share with the job."""
 
     expected: int
     early: int
@@ -49,7 +47,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
 
 
 class RunTimes:
-    """Run times of earlier jobs, which must be given newest first."""
+    """The run times of earlier jobs. `runs`: the newest first."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._seconds: Mapping[tuple[str, ...], dict[tuple[object, ...], list[int]]] = {
@@ -62,8 +60,8 @@ class RunTimes:
                     alike.append(run.seconds)
 
     def learned(self, run: Run) -> RunTime | None:
-        """Return the run time learned at the most specific level that has at least LEAST_RUNS earlier jobs; None if no
-        level has. `run`: the properties of the job; its `seconds` are ignored."""
+        """Return the run time learned from the earlier jobs that share the most properties with `run` (whose
+        `seconds` are ignored); at least LEAST_RUNS must share them. None if there are too few."""
         for level, known in self._seconds.items():
             seconds = sorted(known.get(_key(run, level), ()))
             if len(seconds) >= LEAST_RUNS:

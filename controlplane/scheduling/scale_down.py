@@ -1,10 +1,9 @@
-"""Choose the workers of running elastic jobs that leave, so that waiting jobs of their project fit on nodes.
-Pure.
+"""Choose which workers of running elastic jobs leave, so that waiting jobs of their project fit on nodes.
 
-A pod needs its GPUs, CPUs and memory on one node, so workers leave only where that makes room for a whole
-pod: free GPUs of different nodes are not added up. Of several nodes, the one where jobs lose least is freed
-(see `division.gain`). Workers that leave only because the rest must be an allowed size are not counted as
-room, so a worker of another job may leave in vain where one of their GPUs would do.
+A pod needs its GPUs, CPUs and memory on one node, so that workers leave only where that makes room for a whole pod:
+free GPUs of different nodes are not added up. Of several nodes, the one where jobs lose least is freed (see
+`division.gain`). Workers that leave only because the rest must be an allowed size do not count as room; so a worker
+of another job may leave in vain where one of their GPUs would do.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from controlplane.scheduling.view import JobView, PodPlacement
 
 @dataclass(frozen=True, slots=True)
 class ShrinkableJob:
-    """A running elastic job that may lose workers. `pods`: the pods of its workers, in the order in which
-    they leave if their costs are equal; `claim.fewest` of them stay."""
+    """A running elastic job that may lose workers. `pods`: those of its workers, in the order in which they leave if
+    their costs are equal; `claim.fewest` of them stay."""
 
     claim: Claim
     job: JobView
@@ -32,7 +31,7 @@ class ShrinkableJob:
 
 @dataclass(frozen=True, slots=True)
 class PendingJob:
-    """A waiting job and its request at minimum size."""
+    """A waiting job, and its request at minimum size."""
 
     job: JobView
     request: Request
@@ -44,12 +43,12 @@ def workers_to_remove(
     queues: Iterable[Iterable[PendingJob]],
     room: FreeCapacity,
 ) -> Mapping[str, tuple[int, ...]]:
-    """Return the ranks of the workers that leave, by job id, so that waiting jobs fit.
+    """Return the ranks of the workers that leave so that waiting jobs fit, by job id.
 
-    `claims`: all running elastic jobs of the project. `room`: the capacity that is free once stopping jobs
-    have ended; it is modified. `queues`: waiting jobs in starting order; jobs of different queues cannot use
-    the same nodes. After the first job of a queue that cannot be served, the rest of the queue gets nothing,
-    because that job could take what is freed. No worker leaves for a job that is not served.
+    `claims`: of all running elastic jobs of the project. `room`: what is free once stopping jobs have ended; it is
+    modified. `queues`: waiting jobs in the order in which they start; jobs of different queues cannot use the same
+    nodes. After the first job of a queue that cannot be served the rest of the queue gets nothing, because that job
+    could take what is freed. No worker leaves for a job that is not served.
     """
     scale_down = _ScaleDown(claims, shrinkable, room)
     for queue in queues:
@@ -71,7 +70,7 @@ class _Worker:
 
 
 class _ScaleDown:
-    """The working state. `_room`: the free capacity; `_gone`: the workers that leave, by job."""
+    """The working state of one choice. `_room`: the free capacity; `_gone`: the workers that leave, by job."""
 
     def __init__(
         self, claims: Collection[Claim], shrinkable: Iterable[ShrinkableJob], room: FreeCapacity
@@ -82,8 +81,8 @@ class _ScaleDown:
         self._room = room
 
     def ranks(self) -> dict[str, tuple[int, ...]]:
-        """Return the ranks of the workers that leave, by job, including those that leave only because the
-        remaining number must be an allowed size."""
+        """Return the ranks of the workers that leave, by job; also of those that leave only because the rest must be
+        an allowed size."""
         found = {}
         for running in self._shrinkable:
             gone = [worker.pod.rank for worker in self._gone[running.job.id]]
@@ -94,8 +93,8 @@ class _ScaleDown:
         return found
 
     def admit(self, pending: PendingJob) -> bool:
-        """Choose workers to leave until the job fits, and take its capacity from the free one. Return False,
-        with nothing changed, if it cannot fit."""
+        """Choose workers to leave until the job fits, and take its capacity. Return False, with nothing changed, if
+        it cannot fit."""
         placements = place(pending.request, self._room, pending.job.avoid)
         if placements is not None:
             self._take(placements, pending.job)
@@ -110,8 +109,8 @@ class _ScaleDown:
         return False
 
     def _can_be_enough(self, pending: PendingJob) -> bool:
-        """Return False if the job cannot fit even if all nodes' free and lent GPUs are added up: a cheap test
-        for a job that waits long."""
+        """Return False if the job cannot fit even with the free and the lent GPUs of all nodes added up. The test is
+        quick: True proves nothing."""
         request = pending.request
         lent = sum(
             (self._size(running, len(self._gone[running.job.id])) - running.claim.fewest)
@@ -122,8 +121,8 @@ class _ScaleDown:
         return request.pods * request.milli_gpus <= free + lent * 1000
 
     def _make_room(self, pending: PendingJob) -> bool:
-        """Place the gang's pods one by one, and free the cheapest node whenever none has room. Return whether
-        all fit."""
+        """Place the gang's pods one by one, and free the cheapest node whenever none has room. Return whether all
+        pods fit."""
         one, placements, left = replace(pending.request, pods=1), list[PodPlacement](), list[_Worker]()
         for _ in range(pending.request.pods):
             found = place(one, self._room, pending.job.avoid)
@@ -146,16 +145,14 @@ class _ScaleDown:
         return True
 
     def _spare(self, left: Sequence[_Worker], pending: PendingJob) -> None:
-        """Keep those workers of `left` that the gang can do without: placing pods one by one can remove too
-        many."""
+        """Keep those workers of `left` that the gang can do without: placing pods one by one can remove too many."""
         for worker in left:
             self._stay(worker)
             if place(pending.request, self._room, pending.job.avoid) is None:
                 self._leave(worker)
 
     def _cheapest(self, pending: PendingJob, one: Request) -> list[_Worker]:
-        """Return the workers that leave to free one node for one pod at the lowest cost; [] if no node can be
-        freed."""
+        """Return the workers that leave to free one node for one pod at the lowest cost; [] if no node can be freed."""
         best: tuple[float, list[int], str] | None = None
         chosen: list[_Worker] = []
         for name, workers in sorted(self._by_node(pending, one).items()):
@@ -167,7 +164,7 @@ class _ScaleDown:
         return chosen
 
     def _by_node(self, pending: PendingJob, one: Request) -> dict[str, list[_Worker]]:
-        """Return, by node, the workers that may leave; only nodes that the pod may use."""
+        """Return the workers that may leave, by node; only for nodes that the pod may use."""
         found: dict[str, list[_Worker]] = {}
         for running in self._allowed(pending):
             gone = {worker.pod.rank for worker in self._gone[running.job.id]}
@@ -187,8 +184,7 @@ class _ScaleDown:
     def _on_node(
         self, name: str, workers: Iterable[_Worker], one: Request
     ) -> tuple[float, list[_Worker]] | None:
-        """Return the cost, and the workers that leave this node, so that one pod fits on it; None if it
-        cannot fit."""
+        """Return the cost, and the workers that leave this node, so that one pod fits on it; None if it cannot fit."""
         left, lost = list(workers), dict[_Worker, float]()
         while not fits_on(one, self._room.node(name)):
             lacks = one.whole_devices * 1000 - self._room.node(name).whole * 1000
@@ -215,7 +211,7 @@ class _ScaleDown:
         return (sum(lost.values()), list(lost)) if is_enough else None
 
     def _loss(self, worker: _Worker) -> float:
-        """Return what the worker's job loses if this worker leaves too; infinite if it must stay."""
+        """Return what the worker's job loses if this worker leaves too; infinity if the worker must stay."""
         running, gone = worker.owner, len(self._gone[worker.name])
         has, size = self._size(running, gone), self._size(running, gone + 1)
         if size < running.claim.fewest:
@@ -247,5 +243,5 @@ def _by_pool(pending: PendingJob) -> list[PendingJob]:
 
 
 def _useful(pod: PodPlacement, lacks: int) -> int:
-    """Return how many of the milli-GPUs that a node lacks this pod's end frees; at least 1."""
+    """Return how many of the milli-GPUs that a node lacks are freed by this pod's end; at least 1."""
     return max(1, min(pod.milli_gpus, lacks))

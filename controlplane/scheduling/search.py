@@ -1,8 +1,8 @@
-"""Find the cheapest set of victims that a policy accepts and that makes room for a whole gang.
+"""Find the cheapest set of running jobs to stop (victims) that a policy accepts and that makes room for a whole gang.
 
-Exact, as far as devices are concerned, for one missing pod on clusters of any size, and for gangs on up to
-MAX_NODES candidate nodes within MAX_STEPS steps. Beyond that it returns the best set found, without needless
-victims.
+The search is exact, as far as devices are concerned, for one missing pod on clusters of any size, and for gangs on up
+to MAX_NODES candidate nodes within MAX_STEPS steps. Beyond that it returns the best set that it found, without
+needless victims.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MAX_BRANCHED = 64
 
 @dataclass(slots=True)
 class _Search:
-    """The state of one search: the best set so far with its cost (`best_harm`), and the remaining step budget.
-    `locals`: the nodes with candidates, by name. `needed`: how many more pods must fit."""
+    """The state of one search. `locals`: the nodes with candidates, by name; `needed`: how many more pods must fit;
+    `steps`: how many are left; `best`, `best_harm`: the best set so far and its cost."""
 
     request: Request
     policy: VictimPolicy
@@ -54,7 +54,7 @@ class _Search:
     best_harm: Cost | None = None
 
     def offer(self, victims: frozenset[Candidate]) -> None:
-        """Keep the set if it is the cheapest so far and the policy allows it."""
+        """Keep the set if it is the cheapest so far and the policy accepts it."""
         if self.policy.required:
             # No job is stopped only to keep a project inside its quota: the rest must be allowed as it is.
             victims = _without_needless(self, victims)
@@ -64,7 +64,7 @@ class _Search:
             self.best, self.best_harm = victims, cost
 
     def result(self) -> frozenset[Candidate] | None:
-        """Return the best set without needless victims; None if there is none."""
+        """Return the best set, without needless victims; None if none was found."""
         # With `required` jobs it has none: see `offer`.
         return self.best if self.best is None or self.policy.required else _without_needless(self, self.best)
 
@@ -76,8 +76,9 @@ def find_victims(
     candidates: Candidates,
     among: Collection[int] | None = None,
 ) -> frozenset[Candidate] | None:
-    """Return the cheapest set of victims after whose end the whole gang fits into `room`; None if there is none, or if
-    it fits without victims. `among`: for a single pod, search only nodes with these numbers (`NodeCapacity.order`)."""
+    """Return the cheapest set of jobs after whose end the whole gang fits into `room`; None if there is none,
+    or if the gang fits already. `among`: for a single pod, search only the nodes with these numbers
+    (`NodeCapacity.order`)."""
     accepted = candidates.accepted(policy, request)
     if not accepted:
         return None
@@ -131,8 +132,8 @@ def _search_indexed(
     candidates: Candidates,
     accepted: Accepted,
 ) -> frozenset[Candidate] | None:
-    """Search for one pod with the node index: first the cheapest job that is enough alone and loses little work, else
-    nodes in order of their bound until it exceeds the best cost. None if nothing makes room."""
+    """Search for one pod by the index of nodes: first the cheapest job that is enough alone and loses little work,
+    else nodes in ascending order of their bound until it exceeds the best cost. None if nothing makes room."""
     short = request.whole_devices - room.most_whole(request.pools, request.locations)
     large_enough = [same for same in accepted.values() if same.most_devices >= short]
     found: dict[str, NodeCandidates] = {}
@@ -155,7 +156,7 @@ def _search_indexed(
 
 
 def _is_enough(request: Request, room: FreeCapacity, victim: Candidate) -> bool:
-    """Return whether a pod fits on some node once this job alone is stopped."""
+    """Return whether a pod fits on a node once this job alone is stopped."""
     nodes = (room.node(name) for name in victim.nodes if room.is_open(name))
     return any(
         node.whole + len(victim.on_node(node.name)) >= request.whole_devices
@@ -167,7 +168,7 @@ def _is_enough(request: Request, room: FreeCapacity, victim: Candidate) -> bool:
 
 
 def _search_one_pod(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
-    """Search for one missing pod: visit nodes in order of their bound until no later node can be cheaper."""
+    """Search for one missing pod: nodes in ascending order of their bound, until no later node can be cheaper."""
     for local in ordered:
         if search.best_harm is not None and local.bound > search.best_harm[:5]:
             return
@@ -176,7 +177,7 @@ def _search_one_pod(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
 
 
 def _search_gang(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
-    """Search for a gang: first fill the nodes with the lowest bounds one after another; then branch over the
+    """Search for a gang: fill the nodes with the lowest bounds one after the other, then try all combinations on the
     best nodes."""
     _offer_greedy(search, ordered)
     if search.needed > MAX_BRANCHED:
@@ -212,7 +213,7 @@ def _offer_greedy(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
 
 
 class _Gains:
-    """How many more pods fit, per node and in total, once `victims` are stopped."""
+    """How many more pods fit once `victims` are stopped, per node and in total."""
 
     def __init__(self, search: _Search, victims: Iterable[Candidate]) -> None:
         self._search = search
@@ -241,8 +242,8 @@ class _Gains:
 
 
 def _best_nodes(search: _Search, ordered: Sequence[NodeCandidates]) -> list[NodeCandidates]:
-    """Return the nodes to branch over: all nodes of a small cluster; else those with the lowest bounds for one
-    more pod and for several pods."""
+    """Return the nodes on which combinations are tried: all of a small cluster, else those with the lowest bounds for
+    one more pod and for several."""
     if len(ordered) <= MAX_NODES:
         return list(ordered)
     several = min(search.needed, max(local.room_for for local in ordered))
@@ -256,11 +257,9 @@ def _best_nodes(search: _Search, ordered: Sequence[NodeCandidates]) -> list[Node
 
 @dataclass(frozen=True, slots=True)
 class _Branching:
-    """The fixed data of a branching search.
-
-    `nodes`: the nodes in order. `room_left[i]`: how many more pods the nodes from index i on could host.
-    `most`: the most pods for which one victim can make room; None if unbounded.
-    """
+    """The data of a search over combinations, which do not change. `nodes`: in order; `room_left[i]`: how many more
+    pods the nodes from the index i on could host; `most`: the most pods for which one victim can make room, None if
+    unbounded."""
 
     nodes: Sequence[NodeCandidates]
     room_left: Sequence[int]
@@ -268,8 +267,8 @@ class _Branching:
 
 
 def _branch(search: _Search, tree: _Branching, at: int, chosen: frozenset[Candidate]) -> None:
-    """Branch over how many more pods the node at index `at` is to host, and which victim set makes room for
-    them."""
+    """Try how many more pods the node at the index `at` is to host, and which victims make room for them, in addition
+    to `chosen`."""
     if search.steps <= 0:
         return
     search.steps -= 1
@@ -298,8 +297,8 @@ def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
 
 
 def _options(request: Request, local: NodeCandidates, more: int) -> Iterator[frozenset[Candidate]]:
-    """Yield the sets of candidates on this node that make room for `more` pods and may be part of the
-    cheapest solution."""
+    """Yield the sets of candidates on this node that make room for `more` pods and may be part of the cheapest
+    solution."""
     bases = _share_options(request, local) if request.is_share else _device_options(request, local, more)
     for base in bases:
         complete = _with_host_room(request, local, base, local.pods_before + more)
@@ -308,8 +307,8 @@ def _options(request: Request, local: NodeCandidates, more: int) -> Iterator[fro
 
 
 def _device_options(request: Request, local: NodeCandidates, more: int) -> Iterator[frozenset[Candidate]]:
-    """Yield victim sets for whole devices. Enumerates devices instead of jobs, because freeing a device means
-    stopping all its holders."""
+    """Yield sets of victims that free whole devices. Devices are enumerated instead of jobs, because to free a device
+    all its holders must stop."""
     missing = (local.pods_before + more) * request.whole_devices - local.node.whole
     free = local.node.free
     holders, holds = local.by_device()
@@ -329,7 +328,7 @@ def _device_options(request: Request, local: NodeCandidates, more: int) -> Itera
 
 
 def _share_options(request: Request, local: NodeCandidates) -> Iterator[frozenset[Candidate]]:
-    """Yield, for each device, sets of jobs whose preemption frees the share that one pod needs; the empty set if it is
+    """Yield, for each device, sets of jobs whose end frees the share that one pod needs; the empty set if that is
     free already."""
     for position, free in enumerate(local.node.free):
         missing = request.share_of(local.node.modes[position]) - free
@@ -366,9 +365,9 @@ def _bounded(choices: Iterator[tuple[Candidate, ...]]) -> Iterator[tuple[Candida
 def _with_host_room(
     request: Request, local: NodeCandidates, base: frozenset[Candidate], pods: int
 ) -> frozenset[Candidate] | None:
-    """Return `base`, extended until `pods` pods fit in host resources too: by the cheapest sufficient
-    candidate, else by the one that frees most of what is missing. None if all candidates together are not
-    enough."""
+    """Return `base`, extended until `pods` pods also fit by CPUs, memory and extra resources: by the cheapest
+    candidate that is enough, else by the one that frees most of what is missing. None if all candidates together are
+    not enough."""
     victims = base
     while local.pods_before + local.gain(victims) < pods:
         rest = [item for item in local.candidates if item not in victims]

@@ -1,6 +1,7 @@
-"""Fair share: quota first, then the surplus by priority band and weight, in whole GPUs.
+"""Fair share: the quotas first, then the rest (surplus) by priority and weight, in whole GPUs.
 
-Integers only (milli-GPUs), so that equal input gives equal shares on every machine. `None` means unlimited.
+All numbers are integers (milli-GPUs), so that equal input gives equal shares on every machine. `None` means
+unlimited.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The rights and the demand of one sibling (project or department), in milli-GPUs. `usage`: the fraction of the
-    cluster that it used recently, 0 to 1. `rank`: lower is older; breaks ties."""
+    """The rights and the demand of one project or department among its siblings, in milli-GPUs. `usage`: the fraction
+    of the cluster that it used recently, 0 to 1. `rank`: lower is older; breaks ties."""
 
     name: str
     quota: int | None
@@ -35,9 +36,9 @@ class Claim:
 
 
 def divide(total: int, claims: Iterable[Claim], usage_weight_milli: int = 1000) -> dict[str, int]:
-    """Return the fair share of each sibling, in milli-GPUs, by name. The sum exceeds `total` (milli-GPUs) only if the
-    quotas do. `usage_weight_milli`: how strongly past usage lowers a share of the surplus, in thousandths; 0: not at
-    all."""
+    """Return the fair share of each sibling in milli-GPUs, by name. Their sum exceeds `total` (milli-GPUs) only if
+    the quotas do. `usage_weight_milli`: how strongly past usage lowers a share of the surplus, in thousandths; 0: not
+    at all."""
     siblings = list(claims)
     shares = {claim.name: _guaranteed(claim, total) for claim in siblings}
     remaining = total - sum(shares.values())
@@ -57,8 +58,8 @@ def _guaranteed(claim: Claim, total: int) -> int:
 
 
 def _bands(siblings: Sequence[Claim]) -> list[list[Claim]]:
-    """Group siblings by priority, highest first. A band's demand is met in full before the next band gets
-    surplus."""
+    """Return the siblings grouped by priority, the highest first. The demand of one group is met in full before the
+    next gets surplus."""
     priorities = sorted({claim.priority for claim in siblings}, reverse=True)
     return [[claim for claim in siblings if claim.priority == priority] for priority in priorities]
 
@@ -70,9 +71,9 @@ def _share_out(
     remaining: int,
     k_milli: int,
 ) -> int:
-    """Distribute surplus within the band in rounds; return what is left. Modifies `shares` and `remainders`.
-    `remainders` hold the fractions of the last round, as numerators over one common denominator. `k_milli`: the k of
-    `_effective_weights` in thousandths."""
+    """Distribute surplus within the group in rounds, and return what is left. Modifies `shares`, and `remainders`:
+    the fractions of the last round, as numerators over one common denominator. `k_milli`: the k of
+    `_effective_weights`, in thousandths."""
     is_another_round = True
     while is_another_round and remaining > 0:
         is_another_round = False
@@ -119,8 +120,8 @@ def _effective_weights(
 def _hand_out_odd_units(
     bands: Sequence[Sequence[Claim]], shares: dict[str, int], remainders: dict[str, int], remaining: int
 ) -> None:
-    """Give one GPU each from the rounding remainder to siblings by largest remainder, then oldest, until
-    `remaining` is used up."""
+    """Give what rounding has left, one GPU each, to the siblings with the largest remainders, then to the oldest,
+    until `remaining` is used up."""
     for band in bands:
         waiting = [claim for claim in band if claim.name in remainders]
         for claim in sorted(waiting, key=lambda claim: (-remainders[claim.name], claim.rank, claim.name)):

@@ -1,4 +1,4 @@
-"""Allowed sizes and speeds of elastic jobs. Pure. `sizes` are ascending; an empty sequence allows every size."""
+"""Allowed sizes and speeds of elastic jobs. `sizes` are ascending; an empty sequence allows every size."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ SLOWEST, FASTEST = 1e-6, 1e9
 
 
 def largest_size(sizes: Sequence[int], most: int) -> int:
-    """Return the largest allowed size that is at most `most`; 0 if there is none."""
+    """Return the largest allowed size up to `most`; 0 if there is none."""
     if not sizes:
         return most
     below = bisect_right(sizes, most)
@@ -17,8 +17,8 @@ def largest_size(sizes: Sequence[int], most: int) -> int:
 
 
 def nearest_sizes(sizes: Sequence[int], wanted: int) -> tuple[int, ...]:
-    """Return the next smaller and the next larger allowed size around `wanted`, which is none itself; shorter if one of
-    them does not exist."""
+    """Return the allowed sizes next to `wanted`, which is not allowed: the smaller and the larger one, as far as they
+    exist."""
     place = bisect_left(sizes, wanted)
     return tuple(sizes[max(0, place - 1) : place + 1])
 

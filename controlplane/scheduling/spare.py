@@ -1,4 +1,4 @@
-"""Find devices for more workers of a running elastic job: whole ones that a plan leaves free. Pure."""
+"""Find devices for more workers of a running elastic job: whole ones that a plan leaves free."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from controlplane.scheduling.view import (
 
 @dataclass(slots=True)
 class _Left:
-    """The free capacity of a node while devices are chosen."""
+    """What is free on a node while devices are chosen."""
 
     node: NodeView
     devices: list[int]
@@ -37,7 +37,7 @@ class _Left:
             self.extras[name] = self.extras.get(name, 0) - amount
 
     def pods(self, job: JobView) -> int:
-        """Return how many pods of the job, which have whole GPUs or none, fit on the node."""
+        """Return how many pods of the job fit on the node. The job has whole GPUs or none."""
         needs = [(self.milli_cpus, job.milli_cpus), (self.memory_mib, job.memory_mib)]
         needs += [(len(self.devices), job.milli_gpus // 1000)]
         needs += [(self.extras.get(name, 0), amount) for name, amount in job.extras]
@@ -47,11 +47,11 @@ class _Left:
 def spare_placements(
     view: ClusterView, plan: Plan, job: JobView, count: int, first_rank: int
 ) -> tuple[PodPlacement, ...]:
-    """Return placements for up to `count` more pods of an active job, with ranks from `first_rank`.
+    """Return placements for up to `count` more pods of an active job, with ranks from `first_rank`; () if none fits.
 
-    Uses nodes of the job's pools and locations: first those with most of its pods, then the fullest. Leaves out
-    capacity that the plan assigns, promises or reserves. () while the engine is unreachable, and for a job with device
-    shares, which has a single pod.
+    Nodes of the job's pools and locations are used: those with most of its pods first, then the fullest. Capacity
+    that the plan assigns, promises or reserves is not used. () also while the engine is unreachable, and for a job
+    with shares of devices, which has a single pod.
     """
     if not view.is_engine_reachable or 0 < job.milli_gpus < 1000 or job.gpu_memory_mib is not None:
         return ()
@@ -70,12 +70,12 @@ def spare_placements(
 
 
 def free_gpus(view: ClusterView, plan: Plan, job: JobView) -> int:
-    """Return the GPUs that the plan leaves free for whole new pods of the job, each on one node."""
+    """Return how many GPUs the plan leaves free for new pods of the job, each pod on one node."""
     return sum(one.pods(job) for one in _left_over(view, plan, job)) * (job.milli_gpus // 1000)
 
 
 def room_after(view: ClusterView, plan: Plan) -> FreeCapacity:
-    """Return what is free once stopping jobs have ended and the plan's starts and promises have taken their
+    """Return what is free once stopping jobs have ended and the plan's starts, promises and growth have taken their
     capacity."""
     room, by_id = open_capacity(view).soon, {job.id: job for job in view.jobs}
     given = [*plan.promised.items(), *((start.job, start.placements) for start in plan.starts)]
@@ -95,7 +95,7 @@ def _left_over(view: ClusterView, plan: Plan, job: JobView) -> list[_Left]:
 
 
 def usable_nodes(view: ClusterView, job: JobView) -> frozenset[str]:
-    """Return the names of the schedulable nodes in the job's pools and locations."""
+    """Return the names of the nodes in the job's pools and locations that accept pods."""
     pools = usable_pools(view, job)
     return frozenset(
         node.name

@@ -21,12 +21,12 @@ SHOWN = 3
 
 
 def suggest(view: ClusterView, job_id: str, is_over: Callable[[], bool] = never) -> list[Fix]:
-    """Return up to three changes, smallest first, with which the job would start at once or after named jobs
+    """Return up to three changes, the smallest first, with which the job would start, at once or after named jobs
     have stopped.
 
-    Each has a `change`, its numbers, a `text` that completes "It would start if ...", and `stopping`: the
-    jobs that are stopped first, as mentions. Empty for a job that is not held, or that waits for something
-    other than capacity. No further change is tried once `is_over` returns True.
+    Each has a `change`, its numbers, a `text` that completes "It would start if ...", and `stopping`: the jobs that
+    are stopped first, as mentions. [] for a job that is not held, or that waits for something other than capacity.
+    Once `is_over()` returns True, no further change is tried.
     """
     hold = next((hold for hold in decide(view).holds if hold.job == job_id), None)
     job = next((job for job in view.jobs if job.id == job_id), None)
@@ -46,7 +46,8 @@ def suggest(view: ClusterView, job_id: str, is_over: Callable[[], bool] = never)
 
 
 def _stopped_first(plan: Plan, job_id: str) -> list[dict[str, Any]] | None:
-    """Return the jobs that are stopped before the job starts; None if the job does not fit in this plan."""
+    """Return the jobs that are stopped before the job starts, as mentions; [] if it starts at once, None if it does
+    not fit in this plan."""
     if any(start.job == job_id for start in plan.starts):
         return []
     hold = next((hold for hold in plan.holds if hold.job == job_id and hold.is_promised), None)
@@ -54,7 +55,8 @@ def _stopped_first(plan: Plan, job_id: str) -> list[dict[str, Any]] | None:
 
 
 def _when(stopping: list[dict[str, Any]]) -> str:
-    """Return the phrase on how many jobs stop first. It names none, because the reader may not see those jobs."""
+    """Return the phrase on how many jobs stop first; "" for none. It has no names, because the reader may not see
+    those jobs."""
     if not stopping:
         return ""
     return f", when {len(stopping)} job{' has' if len(stopping) == 1 else 's have'} stopped"
@@ -84,7 +86,7 @@ def _ask_for_gpus(view: ClusterView, job: JobView, milli_gpus: int) -> Candidate
 
 def _raise_quota(view: ClusterView, job: JobView, hold: Hold) -> Iterator[Candidate]:
     """Yield the smallest quota that contains the job: with it the project may reclaim what other projects hold above
-    theirs. Nothing if the quota is unlimited or large enough already."""
+    theirs. Yields nothing if the quota is unlimited or large enough already."""
     project = next(project for project in view.projects if project.name == job.project)
     details = hold.details
     held = details["allocated_milli_gpus"] if job.is_preemptible else details["non_preemptible_milli_gpus"]

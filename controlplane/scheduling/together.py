@@ -1,4 +1,4 @@
-"""Place several jobs at once by trying all combinations within bounds: placing them one by one may miss a
+"""Place several jobs at once, by trying all combinations within bounds: to place one after the other may miss a
 solution."""
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ MAX_WAYS = 200
 def serve_together(
     state: CycleState, starts: Sequence[Waiting], promised: Sequence[Waiting], beside: Collection[str] = ()
 ) -> bool:
-    """Start all of `starts`, and start or promise all of `promised`; nothing changes if that is impossible.
+    """Start all of `starts`, and start or promise all of `promised`. Return whether all were served; if not, nothing
+    is changed.
 
-    If not all of `starts` can start, promises are allowed for them too. The jobs whose ids are in `beside`
-    get no capacity that is reserved for a gang. Return whether all were served.
+    If not all of `starts` can start, promises are allowed for them too. Jobs whose ids are in `beside` get no
+    capacity that is reserved for a gang.
     """
     items = [*starts, *promised]
     if not _have_slots(state.capacity.soon, [item.request for item in items]):
@@ -46,8 +47,8 @@ def serve_together(
 
 
 def _have_slots(room: FreeCapacity, requests: Sequence[Request]) -> bool:
-    """Return False if the pods cannot all fit: some device count has fewer slots on all nodes than pods of
-    that size and larger. A quick test: True proves nothing."""
+    """Return False if the pods cannot all fit: for some number of devices, all nodes together have fewer slots than
+    there are pods of that size and larger. The test is quick: True proves nothing."""
     for size in {request.whole_devices for request in requests if request.whole_devices}:
         slots = sum(
             len(bucket) * (whole // size)
@@ -62,7 +63,7 @@ def _have_slots(room: FreeCapacity, requests: Sequence[Request]) -> bool:
 def _start_more(
     state: CycleState, items: Sequence[Waiting], promised: Sequence[Waiting], beside: Collection[str]
 ) -> None:
-    """Turn promises into starts where possible, in queue order, by moving the other jobs; the next cycle
+    """Turn promises into starts where that is possible, in queue order, by moving the other jobs. The next cycle
     would do so anyway."""
     for item in promised:
         if item.job.id not in state.promises or must_wait_for_limits(item):
@@ -85,7 +86,7 @@ class _Search:
     steps: int = MAX_STEPS
 
     def serve(self, items: Sequence[Waiting], at: int) -> bool:
-        """Serve the items from index `at` on, trying every placement of each. Return whether all were served."""
+        """Serve the items from the index `at` on, trying every placement of each. Return whether all were served."""
         if at == len(items):
             return True
         item, capacity = items[at], self.state.capacity
@@ -115,8 +116,8 @@ class _Search:
 
 
 def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement, ...]]:
-    """Yield the ways to place the whole gang; permutations of equal pods count once. `room` is unchanged at
-    each yield."""
+    """Yield the ways to place the whole gang; permutations of equal pods count once. `room` is unchanged at each
+    yield."""
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools]
     for pools in choices or [()]:
         nodes = _nodes_with(request.whole_devices, room, room.parts_of(pools, request.locations))
@@ -129,7 +130,7 @@ def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement,
 
 
 def _nodes_with(devices: int, room: FreeCapacity, parts: Iterable[str]) -> list[NodeCapacity]:
-    """Return the open nodes of these parts with at least `devices` whole devices free."""
+    """Return the open nodes of these parts with at least `devices` free whole devices."""
     return [
         room.nodes[order]
         for part in parts
@@ -140,8 +141,8 @@ def _nodes_with(devices: int, room: FreeCapacity, parts: Iterable[str]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class _NodeFit:
-    """A node on which pods fit. `devices`: for each of these pods, its whole devices. `pods_left`: how many
-    pods fit on this node and all later ones together."""
+    """A node on which pods fit. `devices`: for each of these pods, its whole devices. `pods_left`: how many pods fit
+    on this node and all later ones together."""
 
     node: str
     devices: Sequence[tuple[tuple[int, int], ...]]
@@ -149,7 +150,7 @@ class _NodeFit:
 
 
 def _node_fits(request: Request, nodes: Sequence[NodeCapacity]) -> list[_NodeFit]:
-    """Return what fits on each of these nodes, for pods with whole devices or without GPUs."""
+    """Return what fits on each of these nodes. `request`: for whole devices or no GPU."""
     found: list[_NodeFit] = []
     left, count = 0, request.whole_devices
     for node in reversed(nodes):
@@ -168,10 +169,11 @@ def _node_fits(request: Request, nodes: Sequence[NodeCapacity]) -> list[_NodeFit
 def _rest_on_whole(
     pods: int, fits: Sequence[_NodeFit], at: tuple[int, int], placed: tuple[PodPlacement, ...]
 ) -> Iterator[tuple[PodPlacement, ...]]:
-    """Yield the ways to place the rest of a gang of whole devices.
+    """Yield the ways to place the rest of a gang of whole devices. `at`: (index of the current node, pods that it has
+    already); `placed`: the pods so far.
 
-    `at`: (index of the current node, pods that it already has). Free amounts are counted here instead of in
-    the FreeCapacity, so that no capacity is taken and given back for each way.
+    Free amounts are counted here instead of in the FreeCapacity, so that no capacity is taken and given back for each
+    way.
     """
     for spot in range(at[0], len(fits)):
         fit, taken = fits[spot], at[1] if spot == at[0] else 0
@@ -204,7 +206,8 @@ def _rest_of_gang(
 
 
 def _devices(request: Request, node: NodeCapacity) -> list[tuple[tuple[int, int], ...]]:
-    """Return the ways to place one pod on a node; devices with equal free capacity count once."""
+    """Return the ways to place one pod on a node; devices with equal free capacity count once. [] if it does
+    not fit."""
     if not node.has_host_capacity(request):
         return []
     if not request.is_share:

@@ -1,8 +1,7 @@
-"""Policies of reclaim and preemption: which running jobs may be stopped for another job, and at what cost.
+"""Policies: which running jobs may be stopped for another job (victims), and at what cost.
 
-The cheapest set has the least work lost since the last checkpoint, rounded up to powers of two of a GPU-hour;
-among equal ones the fewest jobs, then the fewest milli-GPUs, then exactly the least work lost, then the
-newest jobs.
+The cheapest set loses the least work since the last checkpoints, rounded up to powers of two of a GPU-hour. Among
+equal ones it has the fewest jobs, then the fewest milli-GPUs, then exactly the least work lost, then the newest jobs.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ GPU_HOUR = 3600 * 1000
 
 class Candidate:
     """A running job that could be stopped. `work_lost`: milli-GPU-seconds since its last checkpoint or start.
-    `is_fresh`: it has run for less than the minimum run time, which protects it from projects above their quota.
-    """
+    `is_fresh`: it has run for less than the minimum run time, which protects it from projects above their quota."""
 
     __slots__ = (
         "_devices",
@@ -67,19 +65,20 @@ class Candidate:
             self.nodes = sorted({placement.node for placement in placements})
 
     def on_node(self, name: str) -> tuple[tuple[int, int], ...]:
-        """Return ((device index, milli-GPUs), ...) that the job holds on one node, over all its pods there."""
+        """Return ((device index, milli-GPUs), ...) that the job holds on one node, over all its pods there; () if it
+        holds none."""
         if self._devices is None:
             self._devices = _devices_by_node(self.placements)
         return self._devices.get(name, ())
 
     @property
     def is_fresh(self) -> bool:
-        """Return whether the job is protected from projects above their quota."""
+        """Whether the minimum run time protects the job from projects above their quota."""
         return self.victim_class[4]
 
     @property
     def can_shrink(self) -> bool:
-        """Return whether the job is elastic and above its minimum size, so that it can continue with fewer pods."""
+        """Whether the job is elastic and above its minimum size, so that it can continue with fewer pods."""
         return self.victim_class[3]
 
 
@@ -91,15 +90,16 @@ def _devices_by_node(placements: Iterable[PodPlacement]) -> dict[str, tuple[tupl
 
 
 def work_lost(job: JobView, milli_gpus: int, now: int) -> int:
-    """Return the milli-GPU-seconds of work lost if the job is stopped now."""
+    """Return the work that is lost if the job is stopped at `now` (Unix seconds), in milli-GPU-seconds; 0 if it has
+    not started."""
     if job.started_at is None:
         return 0
     return milli_gpus * max(0, now - max(job.started_at, job.last_checkpoint_at or 0))
 
 
 def preemption_cost(victims: Iterable[Candidate]) -> Cost:
-    """Return the cost of stopping a set of jobs, compared item by item: smaller is better. Newer jobs cost less than
-    older ones; ids break ties."""
+    """Return the cost of stopping a set of jobs, which is compared item by item: smaller is better. Newer jobs cost
+    less than older ones; ids break ties."""
     real = tuple(victims)
     lost = sum([victim.work_lost for victim in real])
     return (
@@ -113,29 +113,28 @@ def preemption_cost(victims: Iterable[Candidate]) -> Cost:
 
 
 def cost_of_one(victim: Candidate) -> Cost:
-    """Return the cost of stopping a single job."""
     return preemption_cost((victim,))
 
 
 def magnitude(work_lost: int) -> int:
-    """Return the number of binary digits of the whole GPU-hours lost: 0 below one GPU-hour, 1 below two, 2 below four.
-    Sets with similar losses thus compare as equal."""
+    """Return the number of binary digits of the whole GPU-hours in `work_lost` (milli-GPU-seconds): 0 below one
+    GPU-hour, 1 below two, 2 below four. Sets with similar losses thus compare as equal."""
     return (work_lost // GPU_HOUR).bit_length()
 
 
 class VictimPolicy(Protocol):
-    """Decides which running jobs may be stopped for one waiting job. `accepts` is monotone: if a set is
-    refused, so are its supersets."""
+    """Decides which running jobs may be stopped for one waiting job. `accepts` is monotone: if it refuses a set, it
+    refuses every larger set with these jobs."""
 
     @property
     def signature(self) -> Hashable:
-        """Return a key of everything besides the victims that the verdicts depend on: a failed search is
-        valid for all policies with an equal key."""
+        """A key of everything, beside the victims, on which the verdicts depend. A failed search is valid for all
+        policies with an equal key."""
         ...
 
     def concerns(self, victim_account: Account) -> bool:
-        """Return whether jobs of this account could be victims. A quick test: it may return True wrongly, but
-        never False."""
+        """Return whether jobs of this account could be victims. The test is quick: True may be wrong, False
+        never is."""
         ...
 
     def may_preempt(self, candidate: Candidate) -> bool:
@@ -143,25 +142,25 @@ class VictimPolicy(Protocol):
         ...
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether this set may be stopped together, or may be part of such a set."""
+        """Return whether this set may be stopped together, or be part of a larger set that may."""
         ...
 
     def completes(self, victims: Collection[Candidate]) -> bool:
-        """Return whether this set, which is accepted, may be stopped as it is, without more victims."""
+        """Return whether this set, which `accepts` allows, may be stopped as it is, without more victims."""
         return True
 
     @property
     def required(self) -> Set[Candidate]:
-        """Return candidates of which each set must contain one; empty if any set will do."""
+        """Candidates of which each set must contain at least one; empty if any set will do."""
         return frozenset()
 
 
 class PreemptPolicy(VictimPolicy):
-    """Allows preemptible jobs of strictly lower priority in the same project.
+    """Which jobs may be stopped: preemptible ones of strictly lower priority in the same project.
 
     After they stop, the running jobs of the project, and those of its department, must be able to fill as much of its
-    quota and of its entitlement as before (`accounts.most_inside`); a victim of the waiting job's size does not count,
-    because the job runs in its place.
+    quota and of its entitlement as before (`accounts.most_inside`). A victim of the waiting job's size does not
+    count, because that job runs in its place.
     """
 
     def __init__(self, item: Waiting) -> None:
@@ -171,16 +170,17 @@ class PreemptPolicy(VictimPolicy):
 
     @property
     def signature(self) -> Hashable:
-        """Return the project, the GPUs that it and its department hold, and the job's priority."""
+        """What the policy's verdicts depend on: the project, the GPUs that it and its department hold, and the job's
+        priority."""
         holds = tuple((account.running, account.allocated) for account in self._account.line())
         return "preempt", self._account.name, holds, self._priority
 
     def concerns(self, victim_account: Account) -> bool:
-        """Return whether the account is that of the waiting job's own project."""
+        """Return whether this is the account of the waiting job's project."""
         return victim_account is self._account
 
     def may_preempt(self, candidate: Candidate) -> bool:
-        """Return whether the candidate is in the same project, has lower priority and is accepted alone."""
+        """Return whether the candidate is in the same project, has a lower priority and is accepted alone."""
         return (
             candidate.account is self._account
             and candidate.job.priority < self._priority
@@ -188,7 +188,7 @@ class PreemptPolicy(VictimPolicy):
         )
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the project and its department lose nothing inside quota and entitlement if these are
+        """Return whether the project and its department lose nothing inside quota and entitlement if these jobs are
         stopped together."""
         taken = Counter(victim.milli_gpus for victim in victims)
         # The waiting job replaces one victim of its own size.
@@ -201,13 +201,13 @@ class PreemptPolicy(VictimPolicy):
 
 
 class ReclaimPolicy(VictimPolicy):
-    """Allows jobs of other projects that hold more than they must keep.
+    """Which jobs may be stopped: those of other projects that hold more than they must keep.
 
     The waiting job's account is compared with the victim's: their departments if these differ, else their projects.
     Before each victim is stopped, the compared account must hold more than its entitlement, or than its quota if the
     waiting job stays within its own quota; so only the last victim can take the account below. Below a compared
-    department, the victim's project must hold more than its quota, so a project within its quota never loses a GPU.
-    Jobs within their minimum run time are victims only for a job within its quotas.
+    department, the victim's project must hold more than its quota, so that a project within its quota never loses a
+    GPU. Jobs within their minimum run time are victims only for a job within its quotas.
 
     All victims together must not lose more within their quotas (within their fair shares, for a job above its quota)
     than the waiting job gains within its own; they must lose less if that job was itself preempted. A job above its
@@ -217,7 +217,7 @@ class ReclaimPolicy(VictimPolicy):
 
     def __init__(self, item: Waiting, *, given_up: int = 0, gain: int | None = None) -> None:
         """`given_up`: milli-GPUs of the waiting job's own project that are stopped for it as well. `gain`: the
-        milli-GPUs that the project gains; the rest of what the job asks for unless given."""
+        milli-GPUs that the project gains; None for the rest of what the job requests."""
         self._account = item.account
         self._request = item.milli_gpus - given_up
         # One milli-GPU less, because two jobs could otherwise stop each other forever.
@@ -234,13 +234,15 @@ class ReclaimPolicy(VictimPolicy):
         self._lost_of: dict[tuple[Account, int | None, tuple[int, ...]], int] = {}
 
     def is_open(self) -> bool:
-        """Return whether the job may reclaim at all: its project stays within its share with the job."""
+        """Return whether the job may reclaim at all: it requests GPUs, and its project stays within its share with
+        it."""
         return self._request > 0 and self._account.is_in_share_with(self._request)
 
     @property
     def signature(self) -> Hashable:
-        """Return the department, whether project and department stay within quota with the job, and the gain.
-        For a job above a fair share, also what its accounts hold, because `_is_balanced` compares that."""
+        """What the policy's verdicts depend on: the department, whether project and department stay within their
+        quotas with the job, and the gain; above a fair share also what the job's accounts hold, because
+        `_is_balanced` compares that."""
         line = self._account.line()
         is_in_quota = tuple(account.is_in_quota_with(self._request) for account in line)
         above = [account.allocated + self._request > account.fair_share for account in line]
@@ -249,8 +251,7 @@ class ReclaimPolicy(VictimPolicy):
         return "reclaim", department, is_in_quota, self._gain, alone
 
     def concerns(self, victim_account: Account) -> bool:
-        """Return whether the account is another project's, and it and its department hold more than they must
-        keep."""
+        """Return whether the account is another project's, and it and its department hold more than they must keep."""
         if victim_account is self._account or (
             victim_account.quota is not None
             and victim_account.running <= min(victim_account.quota, victim_account.fair_share)
@@ -259,17 +260,17 @@ class ReclaimPolicy(VictimPolicy):
         return all(account.running > kept for account, kept, _ in self._kept(victim_account))
 
     def may_preempt(self, candidate: Candidate) -> bool:
-        """Return whether the candidate is in another project, not protected by the minimum run time, and
-        accepted alone."""
+        """Return whether the candidate is in another project, not protected by the minimum run time, and accepted
+        alone."""
         is_protected = candidate.is_fresh and not self._is_in_quota
         if is_protected or not self.concerns(candidate.account):
             return False
         return (self._is_plain and candidate.milli_gpus <= self._gain) or self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether these jobs may be stopped together. Every account must hold more than it must keep
-        until its largest victim, the last one, is stopped, and within quotas and shares no more may be lost than
-        the preemptor gains."""
+        """Return whether these jobs may be stopped together. Every account must hold more than it must keep until its
+        largest victim, the last one, is stopped; and no more may be lost within quotas and shares than the waiting
+        job gains."""
         taken: dict[int, _Taken] = {}
         for victim in victims:
             for account, kept, is_sibling in self._kept(victim.account):
@@ -290,8 +291,8 @@ class ReclaimPolicy(VictimPolicy):
         )
 
     def _is_progress(self, taken: Collection[_Taken]) -> bool:
-        """Return whether the victims' projects and departments lose no more within their quotas than the
-        preemptor gains there; for a preemptor above its quotas the same within fair shares."""
+        """Return whether the victims' projects and departments lose no more within their quotas than the waiting job
+        gains there; for a job above its quotas, the same within fair shares."""
         if sum(sum(entry.sizes) for entry in taken if entry.is_sibling) <= self._gain and all(
             account.is_in_quota_with(self._request) for account in self._account.line()
         ):
@@ -325,8 +326,8 @@ class ReclaimPolicy(VictimPolicy):
         return kept
 
     def _kept_by(self, victim_account: Account) -> Iterator[tuple[Account, int, bool]]:
-        """Yield (account, what it must keep, is compared with the preemptor's account) from the victim's project
-        upwards. A victim may be stopped only while its account holds more milli-GPUs than that."""
+        """Yield (account, milli-GPUs that it must keep, whether it is compared with the waiting job's account), from
+        the victim's project upwards. A victim may be stopped only while its account holds more than that."""
         preemptor, sibling = self._siblings(victim_account)
         if sibling is not victim_account:
             yield (
@@ -340,8 +341,8 @@ class ReclaimPolicy(VictimPolicy):
         yield sibling, kept, True
 
     def _siblings(self, victim_account: Account) -> tuple[Account, Account]:
-        """Return the accounts to compare, the preemptor's and the victim's: their departments (or projects
-        without one) if these differ, else their projects."""
+        """Return the accounts to compare, the waiting job's and the victim's: their departments (or projects without
+        one) if these differ, else their projects."""
         preemptor_top, victim_top = (
             self._account.parent or self._account,
             victim_account.parent or victim_account,
@@ -351,8 +352,8 @@ class ReclaimPolicy(VictimPolicy):
         return self._account, victim_account
 
     def _is_balanced(self, victims: Collection[Candidate]) -> bool:
-        """Return whether every victim's account keeps a higher ratio of held GPUs to fair share than the
-        preemptor's account gets. Checked only for a preemptor above its fair share."""
+        """Return whether every victim's account keeps a higher ratio of held GPUs to fair share than the waiting
+        job's account gets. Checked only for a job above its fair share."""
         taken: dict[int, tuple[Account, Account, int]] = {}
         for victim in victims:
             preemptor, sibling = self._siblings(victim.account)
@@ -369,8 +370,8 @@ class ReclaimPolicy(VictimPolicy):
 
 @dataclass(slots=True)
 class _Taken:
-    """The sizes of the victims that a set takes from one account, in milli-GPUs. `kept`: the account must
-    hold more than this before its last victim is stopped."""
+    """The victims that a set takes from one account: `sizes` in milli-GPUs. `kept`: the account must hold more than
+    this before its last victim is stopped. `is_sibling`: the account is compared with the waiting job's."""
 
     account: Account
     kept: int
@@ -379,8 +380,8 @@ class _Taken:
 
 
 def _lost(sizes: Mapping[int, int], taken: Mapping[int, int], bound: int | None) -> int:
-    """Return by how many milli-GPUs the best use of `bound` (see `accounts.most_inside`) drops when the taken
-    jobs stop. `sizes`, `taken`: number of jobs by milli-GPUs. `bound` None: unlimited."""
+    """Return by how many milli-GPUs the best use of `bound` (see `accounts.most_inside`) drops when the taken jobs
+    stop. `sizes`, `taken`: number of jobs, by milli-GPUs per job; `bound`: None for unlimited."""
     if bound is None:
         return sum(size * count for size, count in taken.items())
     left = {size: count - taken.get(size, 0) for size, count in sizes.items()}

@@ -1,7 +1,7 @@
 """The scheduler's input: one cluster at one moment, as frozen plain data.
 
 Units: milli-GPUs (1 GPU = 1,000), MiB, milli-CPUs (1 CPU = 1,000), whole Unix seconds. Ids are strings.
-`view_to_dict` and `view_from_dict` convert to and from plain JSON, so any moment can be stored and replayed.
+`view_to_dict` and `view_from_dict` convert to and from plain JSON, so that any moment can be stored and replayed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Extras = tuple[tuple[str, int], ...]
 
 
 class Need(Protocol):
-    """Host resources: those that each pod of a job requests, or those of a node."""
+    """CPUs, memory and extra resources: those that each pod of a job requests, or those of a node."""
 
     @property
     def milli_cpus(self) -> int: ...
@@ -33,9 +33,9 @@ class Need(Protocol):
 
 
 class SharingMode(NamedTuple):
-    """How a device is shared. `memory_mib`: its whole memory. `parts`: into how many equal parts it can be
-    divided; a share is rounded up to whole parts (1,000: any share; 1: whole device only). `is_single`: a pod
-    gets at most one part, so no pod gets the whole of a divided device."""
+    """How a device is shared. `memory_mib`: its whole memory. `parts`: into how many equal parts it can be divided; a
+    share is rounded up to whole parts (1,000: any share; 1: whole device only). `is_single`: a pod gets at most one
+    part, so that no pod gets the whole of a divided device."""
 
     memory_mib: int
     parts: int = 1000
@@ -59,17 +59,15 @@ class DeviceView:
 
     @property
     def mode(self) -> SharingMode:
-        """Return the device's sharing mode."""
+        """The device's sharing mode."""
         return _sharing_mode(self.memory_mib, self.parts, self.is_single)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """One node. `milli_cpus`, `memory_mib` and `extras` are the totals that pods may use, not what is free.
-
-    `is_schedulable` is False for a node that is cordoned, drained or not ready: it gets no new pods.
-    `location`: where it reads cached data from; "" in a cluster with one location.
-    """
+    `is_schedulable`: it gets new pods; False if it is cordoned, drained or not ready. `location`: where it reads
+    cached data from; "" in a cluster with one location."""
 
     name: str
     pool: str
@@ -83,7 +81,8 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class DepartmentView:
-    """A parent of projects. Quota None: unlimited. `weight`: over-quota weight; the caller has set the default."""
+    """A group of projects with rights of its own. A quota of None is unlimited. `weight`: over-quota weight; the
+    caller has set the default."""
 
     name: str
     quota_milli_gpus: int | None
@@ -95,11 +94,11 @@ class DepartmentView:
 
 @dataclass(frozen=True, slots=True)
 class ProjectView:
-    """A project's rights on this cluster.
+    """A project's rights on this cluster. A quota of None is unlimited.
 
-    `weight` is the over-quota weight in any one unit for all projects (the quota in milli-GPUs when unset).
-    `node_pools` maps a job kind to the pools that it may use, in order of preference; a kind that is absent
-    or has no pools may use every pool. `usage` is the time-decayed share of the cluster used so far, 0 to 1.
+    `weight`: the over-quota weight, in any unit that is the same for all projects (the quota in milli-GPUs when
+    unset). `node_pools`: by job kind, the pools that it may use, the preferred one first; a kind without pools may
+    use all. `usage`: the share of the cluster that was used recently, 0 to 1, in which older use counts less.
     """
 
     name: str
@@ -115,8 +114,7 @@ class ProjectView:
 
 @dataclass(frozen=True, slots=True)
 class PodPlacement:
-    """Where one pod runs or is to run. `devices`: ((device index, milli-GPUs), ...), empty for a pod without
-    GPUs."""
+    """Where one pod runs or is to run. `devices`: ((device index, milli-GPUs), ...); () for a pod without GPUs."""
 
     rank: int
     node: str
@@ -124,7 +122,7 @@ class PodPlacement:
 
     @property
     def milli_gpus(self) -> int:
-        """Return the milli-GPUs that this pod holds over all its devices."""
+        """The milli-GPUs that this pod holds, all its devices together."""
         return sum([milli_gpus for _, milli_gpus in self.devices])
 
 
@@ -237,12 +235,12 @@ class ClusterView:
 
 
 def view_to_dict(view: ClusterView) -> dict[str, Any]:
-    """Return the view as plain JSON data (dicts, lists, numbers, strings)."""
+    """Return the view as JSON data."""
     return asdict(view)
 
 
 def view_from_dict(data: Mapping[str, Any]) -> ClusterView:
-    """Rebuild the view that `view_to_dict` wrote. Raise TypeError or KeyError for an unknown or a missing field."""
+    """Return the view that `view_to_dict` wrote. Raise TypeError or KeyError for an unknown or a missing field."""
     plain = {
         **data,
         "nodes": tuple(_node(node) for node in data["nodes"]),
@@ -279,7 +277,7 @@ def _job(data: Mapping[str, Any]) -> JobView:
 
 
 def placements_to_lists(placements: Iterable[PodPlacement]) -> list[dict[str, Any]]:
-    """Return placements in the form that JSON reads back, so that stored and new ones compare equal."""
+    """Return placements as JSON would read them back, so that stored and new ones compare equal."""
     return [
         {"rank": pod.rank, "node": pod.node, "devices": [list(device) for device in pod.devices]}
         for pod in placements
@@ -287,7 +285,7 @@ def placements_to_lists(placements: Iterable[PodPlacement]) -> list[dict[str, An
 
 
 def placements_from_lists(data: Iterable[Mapping[str, Any]]) -> tuple[PodPlacement, ...]:
-    """Rebuild frozen placements from `asdict`, `placements_to_lists` or JSON."""
+    """Return the placements that `asdict`, `placements_to_lists` or JSON gave."""
     return tuple(
         PodPlacement(pod["rank"], pod["node"], tuple((index, milli) for index, milli in pod["devices"]))
         for pod in data

@@ -1,8 +1,7 @@
-"""Simulate what a change of a project's quota, weight, limit or priority does: two simulations, with and
-without it. Pure.
+"""Simulate what a change of a project's quota, weight, limit or priority does: two simulations, with and without it.
 
-Future submissions are unknown, so both simulations contain only the jobs of the view. Never called in a
-scheduling cycle.
+Future submissions are unknown, so that both simulations have only the jobs of the view. Never called in a scheduling
+cycle.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ LEAST_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A number before and after the change; None if the simulations do not give it."""
+    """A number before and after a change; None if a simulation does not give it."""
 
     before: int | None
     after: int | None
@@ -30,8 +29,8 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class ProjectEffect:
-    """The effect on a project: its fair share and the GPUs that it holds after the next cycles, both in
-    milli-GPUs, and the mean wait in seconds of its queued jobs that start in both simulations."""
+    """The effect on a project: its fair share and the GPUs that it holds after the next cycles, in milli-GPUs, and
+    the mean wait in seconds of its queued jobs that start in both simulations."""
 
     project: str
     fair_share_milli_gpus: Effect
@@ -41,8 +40,7 @@ class ProjectEffect:
 
 @dataclass(frozen=True, slots=True)
 class JobEffect:
-    """A queued job's wait from now, in seconds, before and after the change; None: it does not start within
-    the simulation."""
+    """The effect on a queued job: its wait from now in seconds; None if it does not start within the simulation."""
 
     job: str
     project: str
@@ -52,12 +50,12 @@ class JobEffect:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The effects of a change. `sooner`, `later`: queued jobs whose wait differs. `preempted`: running jobs
-    that the next cycles stop only with the change; `spared`: only without it.
+    """The effects of a change. `sooner`, `later`: queued jobs whose wait differs. `preempted`: running jobs that the
+    next cycles stop only with the change; `spared`: only without it.
 
-    Lists have at most LISTED jobs; `counts` has their full lengths. `seconds`: the simulated time that was
-    compared. `recorded_mean_waits`: for a recorded period, seconds by project, over the jobs that start in
-    both replays and started in the record.
+    Lists have at most LISTED jobs; `counts` has their full lengths. `seconds`: the simulated time that was compared.
+    `recorded_mean_waits`: for a recorded period, seconds by project, over the jobs that start in both replays and
+    started in the record; else {}.
     """
 
     projects: tuple[ProjectEffect, ...]
@@ -76,8 +74,8 @@ def what_if(
     is_over: Callable[[], bool] = never,
     run_times: RunTimes | None = None,
 ) -> WhatIf:
-    """Return the effects of replacing the project of the same name by `project`. Simulating ends early when `is_over`
-    returns True. `run_times`: see `Course`."""
+    """Return the effects of putting `project` in the place of the project with the same name. Simulating ends early
+    when `is_over()` returns True. `run_times`: see `Course`."""
     changed = replace(
         view, projects=tuple(project if one.name == project.name else one for one in view.projects)
     )
@@ -98,8 +96,8 @@ def compared(
     stopped: tuple[Sequence[JobEffect], Sequence[JobEffect]],
     seconds: int,
 ) -> WhatIf:
-    """Return the effects with lists of at most LISTED jobs. `waits`: of all queued jobs. `stopped`: the jobs stopped
-    only with the change, and only without it. `seconds`: the simulated time."""
+    """Return the effects, with lists of at most LISTED jobs. `waits`: of all queued jobs. `stopped`: the jobs that
+    are stopped only with the change, and only without. `seconds`: the simulated time."""
     lists = {
         "sooner": sorted((one for one in waits if _gain(one) > 0), key=lambda one: (-_gain(one), one.job)),
         "later": sorted((one for one in waits if _gain(one) < 0), key=lambda one: (_gain(one), one.job)),
@@ -124,7 +122,8 @@ def project_effects(
     held: tuple[Mapping[str, int], Mapping[str, int]],
     waits: Sequence[JobEffect],
 ) -> tuple[ProjectEffect, ...]:
-    """Return the effects on each project, by name. `shares` and `held`: milli-GPUs by project before and after."""
+    """Return the effects on each project, sorted by name. `shares`, `held`: milli-GPUs by project, before and after
+    the change."""
     return tuple(
         ProjectEffect(
             project.name,
@@ -139,9 +138,9 @@ def project_effects(
 def _follow(
     before: Course, after: Course, is_over: Callable[[], bool]
 ) -> tuple[tuple[Mapping[str, int], Mapping[str, int]], int]:
-    """Run both simulations in equal steps until `is_over`. Return what projects hold after the first
-    decisions, before and after the change, and the latest time that both simulations reached; what one did
-    after that time must not be compared. The first decisions are always made."""
+    """Run both simulations in equal steps, until `is_over()` returns True or no job is queued. Return what projects
+    hold after the first decisions, before and after the change, and the latest time that both have reached: what one
+    did later must not be compared."""
     before.settle()
     after.settle()
     held = _held(before.view), _held(after.view)
@@ -184,7 +183,7 @@ def job_effect(job: JobView, before: int | None, after: int | None) -> JobEffect
 
 
 def _gain(one: JobEffect) -> float:
-    """Return by how many seconds a job starts sooner; 0 if by less than LEAST_SECONDS."""
+    """Return by how many seconds a job starts sooner (negative: later); 0 if by less than LEAST_SECONDS."""
     before, after = one.wait_seconds.before, one.wait_seconds.after
     if before is None or after is None:
         return 0.0 if before is after else float("inf") if before is None else float("-inf")
@@ -192,7 +191,7 @@ def _gain(one: JobEffect) -> float:
 
 
 def _stopped(view: ClusterView, course: Course, other: Course) -> list[JobEffect]:
-    """Return the running jobs that only this simulation stops at its first moment."""
+    """Return the running jobs that only `course`, and not `other`, stops at its first moment."""
     only = course.preempted.keys() - other.preempted.keys()
     return [job_effect(job, None, None) for job in view.jobs if job.id in only and job.state == "active"]
 

@@ -18,8 +18,8 @@ from controlplane.scheduling.reservation import keep_free
 
 
 class Widening:
-    """Widens the elastic jobs of one cycle. `classes`: those that may be served in it; `elastic`: their elastic jobs,
-    whether the plan serves them or not."""
+    """Gives elastic jobs of one cycle's plan more pods. `classes`: those that may be served in the cycle; `elastic`:
+    their elastic jobs, in the plan or not."""
 
     def __init__(self, state: CycleState, moves: Moves, classes: Sequence[JobClass]) -> None:
         self._state = state
@@ -28,17 +28,17 @@ class Widening:
         self.elastic = [one.waiting(job) for one in classes if one.head.is_elastic for job in one.jobs]
 
     def in_share(self) -> None:
-        """Widen the jobs that start or have a promise, within what no other project can reclaim."""
+        """Give the jobs that start or have a promise more pods, within what no other project can reclaim."""
         for item in self.elastic:
             if self._state.placements_of(item):
                 self._widen(item, is_sure=True)
 
     def on_idle(self) -> bool:
-        """Widen the jobs that start into idle capacity, unless a waiting job could reclaim it. Return whether
-        any got more.
+        """Give the jobs that start more pods on idle capacity, unless a waiting job could reclaim that. Return
+        whether any got more.
 
-        While other jobs are stopping, a job that starts on promised devices is not widened: the freed
-        capacity may be promised to others.
+        While other jobs are stopping, a job that starts on promised devices gets none: the freed capacity may be
+        promised to others.
         """
         state = self._state
         starting = [item for item in self.elastic if item.job.id in state.starts]
@@ -52,7 +52,7 @@ class Widening:
         return state.mark() > mark
 
     def _could_be_taken_back(self) -> bool:
-        """Return whether a waiting job could reclaim capacity once the plan is executed."""
+        """Return whether a waiting job could reclaim capacity once the plan is carried out."""
         waiting = [one.head for one in self._classes if not one.is_decided]
         mark = self._state.mark()
         self._state.assume_started()
@@ -63,10 +63,8 @@ class Widening:
         return is_possible
 
     def _widen(self, item: Waiting, *, is_sure: bool) -> None:
-        """Place a job of the plan again with as many pods as fit; keep its placements if these are not more.
-
-        `is_sure`: stay within what no other project can reclaim.
-        """
+        """Place a job of the plan again with as many pods as fit; if these are not more, its placements stay.
+        `is_sure`: within what no other project can reclaim."""
         if not item.is_elastic:
             return
         state, is_promised = self._state, item.job.id in self._state.promises
