@@ -225,7 +225,8 @@ class _Reporter:
             bytes_done=progress.bytes_done,
             bytes_moved=progress.bytes_moved,
             sharing=self.sharing,
-            bytes_per_second=int(progress.bytes_done / (now - self._began)),
+            # Not by `bytes_done`: what an earlier try or another version brought is found within seconds.
+            bytes_per_second=int((progress.bytes_moved or progress.bytes_done) / (now - self._began)),
             **NO_REASON,
         )
         if not updated:

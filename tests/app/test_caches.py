@@ -27,11 +27,12 @@ from datasets.actions.caches import (
     pin_cache,
 )
 from datasets.actions.datasets import delete_dataset, edit_dataset, tag_version
-from datasets.cache_commands import FillCache
+from datasets.cache_commands import FillCache, _Reporter
 from datasets.live_topics import read_dataset
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
 from datasets.queries.caches import cache_shape, directory_of
 from datasets.queries.job_data import dataset_mounts
+from datasets.storage.tree_fill import Progress
 from jobs.actions import clone_body, stop_job, submit_job
 from jobs.models import Job
 from tests.cast import Cast, make_cast
@@ -365,6 +366,22 @@ def test_a_fill_shows_its_progress_on_the_feed(
     kinds = Event.objects.filter(kind__startswith="cache.", data__cache=str(cache.pk)).order_by("seq")
     found = list(dict.fromkeys(kinds.values_list("kind", flat=True)))
     assert found == ["cache.requested", "cache.filling", "cache.progressed", "cache.ready"]
+
+
+def test_what_an_earlier_fill_left_is_not_in_the_rate_of_the_next(
+    people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    """After a worker was killed, 90 % seemed to come within a second, and the rest to be seconds away."""
+    monkeypatch.setattr("datasets.cache_commands.REPORT_SECONDS", 0)
+    monkeypatch.setattr(CommandRun, "report", lambda *_: None)
+    cache = cache_version(xray.versions.get(number=2), location_for(plant.cluster), actor=SYSTEM)
+    Cache.objects.update(state="filling")
+    report = _Reporter(CommandRun(Command.objects.get(kind=FILL_CACHE), "token"), cache)
+    report._began -= 10
+    report(Progress(files=9, bytes_done=9_000, bytes_moved=500))
+    cache.refresh_from_db()
+    assert cache.bytes_done == 9_000
+    assert 0 < cache.bytes_per_second <= 50
 
 
 def test_a_cache_that_is_cleared_while_it_is_filled_leaves_nothing(

@@ -119,6 +119,23 @@ def said(ran: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
+def test_a_large_file_is_reported_while_it_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """By whole files, one of hours stood at 0 % without an end in sight, and the rate fell until the next jumped."""
+    content, seen = b"0123456789", list[list[int]]()
+
+    def say(*, progress: list[int]) -> None:
+        seen.append(progress)
+
+    monkeypatch.setattr(cache_fill, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(cache_fill, "REPORT_SECONDS", 0)
+    monkeypatch.setattr(cache_fill, "say", say)
+    manifest = make_manifest([Entry(b"large", FILE, len(content), sha256(content).digest())])
+    (tmp_path / "contents").mkdir()
+    fill = cache_fill.Fill(tmp_path, cache_fill.entries_of(manifest.encode()))
+    fill.store(BytesIO(content), fill.entries)
+    assert seen == [[0, 4, 4], [0, 8, 8], [0, 10, 10], [1, 10, 10]]
+
+
 def test_a_tree_is_whole_read_only_and_reported(control: Control):
     control.offer(ONE)
     lines = said(control.fill("one"))

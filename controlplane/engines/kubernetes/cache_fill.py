@@ -197,6 +197,8 @@ class Fill:
     def __init__(self, root: Path, entries: list[Entry]) -> None:
         self.root, self.entries = root, entries
         self.files, self.bytes, self.moved, self.said = 0, 0, 0, 0.0
+        # Bytes of the content that is arriving.
+        self.part = 0
         self.users: dict[str, int] = {}
         for entry in entries:
             self.users[entry.name] = self.users.get(entry.name, 0) + 1
@@ -259,9 +261,11 @@ class Fill:
             for chunk in chunks(answer, same[0].size):
                 file.write(chunk)
                 self.moved += len(chunk)
+                self.part += len(chunk)
                 self.note(None, REPORT_SECONDS)
             # Set before the rename, so that no pod ever sees the file writable.
             os.fchmod(file.fileno(), mode_of(same[0]))
+        self.part = 0
         if not is_intact(fresh, same[0]):
             # Deleted, because a later fill would trust a file under this name.
             fresh.unlink()
@@ -282,7 +286,7 @@ class Fill:
         now = time.monotonic()
         if now - self.said >= after_seconds:
             self.said = now
-            say(progress=[self.files, self.bytes, self.moved])
+            say(progress=[self.files, self.bytes + self.part, self.moved])
 
 
 def make_tree(root: Path, part: Path, entries: list[Entry]) -> None:
