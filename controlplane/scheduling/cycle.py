@@ -19,11 +19,17 @@ from controlplane.scheduling.explain import Holds
 from controlplane.scheduling.feasibility import QueuedJobs
 from controlplane.scheduling.fit import is_free
 from controlplane.scheduling.growth import for_growing_job, growth_of, with_missing_workers
-from controlplane.scheduling.limits import is_backing_off, must_wait_for_limits, not_ready, postponed
-from controlplane.scheduling.moves import Moves, exceeds_limits, is_refused
+from controlplane.scheduling.limits import (
+    exceeds_limits,
+    is_backing_off,
+    must_wait_for_limits,
+    not_ready,
+    postponed,
+)
+from controlplane.scheduling.moves import Moves
 from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan
-from controlplane.scheduling.plan_queries import leave_nothing, may_keep_promise
+from controlplane.scheduling.plan_queries import may_keep_promise, may_leave_room
 from controlplane.scheduling.rearrange import Rearrangement
 from controlplane.scheduling.reservation import reserve
 from controlplane.scheduling.together import MAX_JOBS
@@ -62,7 +68,7 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     if state.victims:
         cycle.settle_victims()
         # The victims do not change any more, so other jobs of their projects may use what they leave.
-        state.forget_reclaimed()
+        state.release_reclaimed()
         # The jobs of the plan may have been placed elsewhere, and their old places are idle.
         cycle.start_promised_elsewhere()
         cycle.serve_idle(may_stop=False)
@@ -107,7 +113,8 @@ class _Cycle:
         beneficiaries = {job.was_preempted_by for job in self._view.jobs} if promised else set()
         for job_class in promised:
             item = job_class.head
-            # At the size for which the promise was made; none if the job no longer allows that size.
+            # At the size for which the promise was made; none if the job no longer allows that size. Limits are asked
+            # alone: missing workers above their quota keep what others were stopped for.
             sized = as_promised(item)
             if sized is None or exceeds_limits(sized):
                 continue
@@ -169,7 +176,7 @@ class _Cycle:
         for item in gangs:
             if item.job.id in self._state.promises:
                 self._state.withdraw(item)
-            if not is_refused(item) and (
+            if not exceeds_limits(item) and (
                 is_backing_off(item.job, self._view.now) or self._moves.find(item, is_soon=False) is None
             ):
                 yield item
@@ -309,7 +316,7 @@ class _Cycle:
     def _take_back_passed(self) -> bool:
         """Make the jobs that wait for their data undecided again: a later phase may find room where their data is.
         Return whether there were any."""
-        if not self._moves.forget_data():
+        if not self._moves.end_waits_for_data():
             return False
         for job_class in self._ready:
             job_class.take_back()
@@ -333,12 +340,12 @@ class _Cycle:
         """Put classes that were closed back into the queue after `victims` were stopped for `preemptor`: those of
         projects and departments that lost jobs, and those that may fit now, because the victims free more than the
         preemptor takes."""
-        is_more = not leave_nothing(preemptor, victims)
+        leaves_room = may_leave_room(preemptor, victims)
 
         # One class per cause is tested, because the others would fail or fit like it.
         def may_fit(cause: Cause, job_class: JobClass) -> bool:
             # The cause does not cover victims in its own project, so such a class is tried again in its turn.
-            return is_more and (cause.replaces or self._has_room(job_class.head, cause))
+            return leaves_room and (cause.replaces or self._has_room(job_class.head, cause))
 
         queue.reopen({victim.account for victim in victims}, may_fit)
 
@@ -355,14 +362,14 @@ class _Cycle:
     # need.
 
     def settle_victims(self) -> None:
-        """Spare needless victims, make the reservation again and serve jobs that fit now, until nothing changes. It
+        """Reprieve needless victims, make the reservation again and serve jobs that fit now, until nothing changes. It
         ends, because a job of the plan is never withdrawn."""
         reprieve_needless = self._rearrangement.reprieve_needless
         while True:
-            # A spared job may be taken for another one that is owed its place.
+            # A reprieved job may be taken for another one whose share its place is in.
             while reprieve_needless() and self.serve_in_share():
                 pass
-            # The reservation's time may have depended on the end of a spared victim. What it kept until now may make
+            # The reservation's time may have depended on the end of a reprieved victim. What it kept until now may make
             # other victims needless, and jobs in share that fitted only there may take others' capacity.
             if self._reserve_again() and (reprieve_needless() or self.serve_in_share()):
                 continue

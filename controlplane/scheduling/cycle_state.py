@@ -312,7 +312,7 @@ class CycleState:
             self._stop(victim, preempt)
             self._undo.append(partial(self._keep, victim))
 
-    def forget_reclaimed(self) -> None:
+    def release_reclaimed(self) -> None:
         """Let the accounts that lost GPUs to others use again what that leaves of their limits. Called once the
         victims are final."""
         for victim, losing in self._reclaimed.items():

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Hashable, Set
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.capacity import FreeCapacity
 from controlplane.scheduling.fit import place, pods_that_fit, request_of
-from controlplane.scheduling.limits import over_limit, over_quota
+from controlplane.scheduling.limits import exceeds_limits, must_wait_for_limits
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.sizes import largest_size
 from controlplane.scheduling.victims import Candidate, VictimPolicy
@@ -34,12 +34,9 @@ def most_pods(item: Waiting, *, is_held: bool, is_sure: bool) -> int:
 
     def is_allowed(pods: int) -> bool:
         wider = item.of(pods)
-        is_refused = over_limit(wider) or over_quota(wider)
-        if is_held and is_refused is None:
-            is_refused = over_limit(wider, is_held=True) or over_quota(wider, is_held=True)
-        return is_refused is None and (
-            not is_sure or item.account.allocated + wider.milli_gpus <= item.account.sure
-        )
+        if exceeds_limits(wider) or (is_held and must_wait_for_limits(wider)):
+            return False
+        return not is_sure or item.account.allocated + wider.milli_gpus <= item.account.sure
 
     most = _last(item.request.pods, item.job.pods, is_allowed)
     return max(item.request.pods, largest_size(item.job.sizes, most))

@@ -50,6 +50,12 @@ def over_quota(item: Waiting, *, is_held: bool = False) -> Refusal | None:
     return None
 
 
+def exceeds_limits(item: Waiting) -> bool:
+    """Return whether the job would exceed a GPU limit of its project or department, or, if not preemptible, their
+    quota."""
+    return over_limit(item) is not None or over_quota(item) is not None
+
+
 def must_wait_for_limits(item: Waiting) -> bool:
     """Return whether limits or quotas make the job wait until stopping jobs of its project or department have ended."""
     return over_limit(item, is_held=True) is not None or over_quota(item, is_held=True) is not None

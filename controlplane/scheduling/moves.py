@@ -9,7 +9,7 @@ from controlplane.scheduling.ageing import AgeingPolicy, just_checkpointed
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
 from controlplane.scheduling.fit import Request, is_free, place
-from controlplane.scheduling.limits import must_wait_for_limits, over_limit, over_quota
+from controlplane.scheduling.limits import exceeds_limits, must_wait_for_limits, over_limit, over_quota
 from controlplane.scheduling.locality import RoomElsewhere
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan_queries import victims_beside
@@ -20,29 +20,9 @@ from controlplane.scheduling.victims import Candidate, PreemptPolicy, ReclaimPol
 from controlplane.scheduling.view import PodPlacement
 
 
-def is_refused(item: Waiting) -> bool:
-    """Return whether the job would exceed a limit or a quota that binds it. Quotas bind non-preemptible jobs, and
-    missing workers of a running job."""
-    return exceeds_limits(item) or is_growth_over_quota(item)
-
-
-def exceeds_limits(item: Waiting) -> bool:
-    """Return whether the job would exceed a GPU limit of its project or department or, if it is not preemptible,
-    their quota."""
-    return over_limit(item) is not None or over_quota(item) is not None
-
-
-def is_growth_over_quota(item: Waiting) -> bool:
-    """Return whether these are missing workers of a running job with which its project or department would exceed its
-    quota."""
-    return bool(item.job.grows) and not all(
-        account.is_in_quota_with(item.milli_gpus) for account in item.account.line()
-    )
-
-
 class Moves:
-    """Starts, promises and preemptions in the state of one cycle. Failed searches are cached: call `forget` or
-    `forget_rooms` once they may succeed again."""
+    """Starts, promises and preemptions in one cycle's state. Failed searches are cached; call `forget_searches` or
+    `forget_rooms` when they may succeed again."""
 
     def __init__(self, state: CycleState) -> None:
         self._state = state
@@ -61,9 +41,13 @@ class Moves:
         self._no_room.clear()
 
     def must_not_start(self, item: Waiting) -> bool:
-        """Return whether limits or quotas refuse the job, or it stands for missing workers of a job that this plan
-        stops."""
-        return is_refused(item) or item.job.grows in self._state.victims
+        """Return whether limits forbid the job. Missing workers must not start either where they take their project
+        or department above its quota, or where this plan stops their job."""
+        if exceeds_limits(item):
+            return True
+        grows, line = item.job.grows, item.account.line()
+        is_stopped = grows in self._state.victims
+        return bool(grows) and (is_stopped or not all(one.is_in_quota_with(item.milli_gpus) for one in line))
 
     def serve(self, item: Waiting) -> bool:
         """Start the job on free capacity, or promise it capacity that becomes free soon. Return False if there is
@@ -107,7 +91,7 @@ class Moves:
         if not job.promised or not is_free(job.promised, job, self._state.capacity.soon):
             return False
         sized = as_promised(item)
-        return sized is item or (sized is not None and not is_refused(sized))
+        return sized is item or (sized is not None and not exceeds_limits(sized))
 
     def find(self, item: Waiting, *, is_soon: bool) -> tuple[PodPlacement, ...] | None:
         """Return where the job fits, now or `is_soon`; None if nowhere.
@@ -176,14 +160,14 @@ class Moves:
     def wait_for_data(self, item: Waiting) -> bool:
         """Return whether the job is to wait for a copy of its data instead of stopping jobs: it fits at one of its
         `fillable` locations, beside the jobs that wait so already. It counts in its project's share until
-        `forget_data`."""
+        `end_waits_for_data`."""
         if not self._elsewhere.take(item):
             return False
         self._waiting_for_data.append(item)
         item.account.promise(item.milli_gpus, item.job.is_preemptible)
         return True
 
-    def forget_data(self) -> bool:
+    def end_waits_for_data(self) -> bool:
         """Count the jobs of `wait_for_data` no longer, because no capacity is reserved for them. Return whether there
         were any."""
         had_any = bool(self._waiting_for_data)
@@ -273,12 +257,12 @@ class Moves:
         if not exceeds_limits(item) and self.serve(item):
             return victims
         self._state.roll_back(mark)
-        self.forget()
+        self.forget_searches()
         return None
 
     def find_victims(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
         """Return the jobs to stop for a job, None if there is no such set. After a failed search only nodes that
-        changed since are searched, until `forget`: meanwhile other jobs only take capacity."""
+        changed since are searched, until `forget_searches`: meanwhile other jobs only take capacity."""
         # Keyed by signature, so that equal jobs of other projects need no search of their own.
         key, changes = (item.request, policy.signature), self._state.capacity.soon.changes
         changed = sorted(set(changes[self._no_victims[key] :])) if key in self._no_victims else None
@@ -301,7 +285,7 @@ class Moves:
                 return found
         return find_victims(item.request, soon, policy, state.candidates, among)
 
-    def forget(self) -> None:
+    def forget_searches(self) -> None:
         """Clear the caches of failed searches. For use once capacity or possible victims were added."""
         self._no_room.clear()
         self._no_victims.clear()

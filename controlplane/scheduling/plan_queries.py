@@ -71,15 +71,15 @@ def pools_of(items: Iterable[Waiting]) -> tuple[str, ...]:
     return tuple(sorted({pool for pools in usable for pool in pools})) if all(usable) else ()
 
 
-def spare_milli_gpus(state: CycleState, elastic: Iterable[Waiting], pools: Sequence[str]) -> int:
-    """Return how many milli-GPUs in these pools could be spared: what is free after this plan, and what its `elastic`
-    jobs have beyond their minimum size."""
+def free_at_minimum(state: CycleState, elastic: Iterable[Waiting], pools: Sequence[str]) -> int:
+    """Return the milli-GPUs of these pools that are free after this plan once all its elastic jobs have their minimum
+    size."""
     growth = sum(pod.milli_gpus for item in elastic for pod in state.placements_of(item)[item.request.pods :])
     return state.capacity.soon.free_milli_gpus(pools) + growth
 
 
 def on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
-    """Return how many milli-GPUs the victim holds on open nodes of these pools (empty: all). To spare it takes at
+    """Return how many milli-GPUs the victim holds on open nodes of these pools (empty: all). To let it run takes at
     least as much free capacity."""
     soon = state.capacity.soon
     return sum(
@@ -89,9 +89,8 @@ def on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
     )
 
 
-def leave_nothing(item: Waiting, victims: Iterable[Candidate]) -> bool:
-    """Return whether the job's pods are equal to those of its victims, so that stopping these frees nothing for other
-    jobs."""
+def may_leave_room(item: Waiting, victims: Iterable[Candidate]) -> bool:
+    """Return whether the victims may free more than the job takes: not if its pods are the same as theirs."""
     pods = [
         (pod.milli_gpus, victim.job.milli_cpus, victim.job.memory_mib, victim.job.extras)
         for victim in victims
@@ -99,4 +98,4 @@ def leave_nothing(item: Waiting, victims: Iterable[Candidate]) -> bool:
     ]
     asked = item.request
     pod = (asked.milli_gpus, asked.milli_cpus, asked.memory_mib, asked.extras)
-    return len(pods) == asked.pods and all(one == pod for one in pods)
+    return len(pods) != asked.pods or any(one != pod for one in pods)

@@ -13,7 +13,7 @@ from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.fit import place
 from controlplane.scheduling.moves import Moves
 from controlplane.scheduling.order import JobClass, Waiting
-from controlplane.scheduling.plan_queries import on_open, pools_of, spare_milli_gpus
+from controlplane.scheduling.plan_queries import free_at_minimum, on_open, pools_of
 from controlplane.scheduling.reservation import keep_free
 from controlplane.scheduling.together import MAX_JOBS, serve_together
 from controlplane.scheduling.victims import Candidate, cost_of_one
@@ -47,12 +47,12 @@ class Rearrangement:
         before, is_changed = len(self._state.victims), bool(self._state.victims)
         while is_changed:
             pools = pools_of([*self._started(), *self._promised()])
-            spare = spare_milli_gpus(self._state, self._widening.elastic, pools)
+            free = free_at_minimum(self._state, self._widening.elastic, pools)
             victims = sorted(self._state.victims.values(), key=cost_of_one, reverse=True)
             # The most expensive victim first. Keeping one may make another needless, so all are tested again. A
             # victim that holds more than stays free is needed; the rest is tried, which is a search for each.
             is_changed = any(
-                on_open(self._state, victim, pools) <= spare and self._reprieve(victim) for victim in victims
+                on_open(self._state, victim, pools) <= free and self._reprieve(victim) for victim in victims
             )
         return len(self._state.victims) < before
 
@@ -66,12 +66,12 @@ class Rearrangement:
         # Of many jobs, those that start stay where they are: only the promised ones wait for victims.
         self._withdraw([*placed.promised, *(placed.started if are_few else ())])
         state.reprieve(victim)
-        self._moves.forget()
+        self._moves.forget_searches()
         if are_few:
             is_served = serve_together(state, placed.started, placed.promised, placed.beside)
         else:
             is_served = all(self._moves.serve(item) for item in placed.promised)
-        self._moves.forget()
+        self._moves.forget_searches()
         is_served = is_served and all(one.is_within_limit for one in victim.account.line())
         # Others lose their jobs for what the project gains inside its quota: with this one it would not be inside.
         is_served = is_served and not (is_replaced and not victim.account.is_in_quota_with(0))
@@ -92,14 +92,14 @@ class Rearrangement:
         state, mark, reservation = self._state, self._state.mark(), self._state.binding(item)
         # In a full cluster nothing is left for one more job, wherever the others are.
         with keep_free(reservation, state.capacity.soon):
-            spare = spare_milli_gpus(state, self._widening.elastic, item.request.pools)
-        if spare < item.milli_gpus:
+            free = free_at_minimum(state, self._widening.elastic, item.request.pools)
+        if free < item.milli_gpus:
             return False
         placed = self._placed()
         if reservation is not None:
             placed.beside.add(item.job.id)
         self._withdraw(placed.promised)
-        self._moves.forget()
+        self._moves.forget_searches()
         # Tried only where the job fits on what the others are promised: a quick test before the search.
         has_room = place(item.request, state.capacity.soon) is not None
         if has_room:

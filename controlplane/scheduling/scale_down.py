@@ -138,13 +138,13 @@ class _ScaleDown:
             placements += found
         for placement in placements:
             self._room.give(placement, pending.job)
-        self._spare(left, pending)
+        self._let_stay(left, pending)
         placed = place(pending.request, self._room, pending.job.avoid)
         assert placed is not None
         self._take(placed, pending.job)
         return True
 
-    def _spare(self, left: Sequence[_Worker], pending: PendingJob) -> None:
+    def _let_stay(self, left: Sequence[_Worker], pending: PendingJob) -> None:
         """Keep those workers of `left` that the gang can do without: placing pods one by one can remove too many."""
         for worker in left:
             self._stay(worker)

@@ -44,12 +44,12 @@ class Widening:
         starting = [item for item in self.elastic if item.job.id in state.starts]
         starting = [item for item in starting if not (item.job.promised and state.is_releasing)]
         mark = state.mark()
-        for item in starting:
-            self._widen(item, is_sure=False)
+        widened = [item for item in starting if self._widen(item, is_sure=False)]
         # A reclaim in the next cycle would stop the whole job, and not only its additional pods.
         if starting and self._could_be_taken_back():
             state.roll_back(mark)
-        return state.mark() > mark
+            return False
+        return bool(widened)
 
     def _could_be_taken_back(self) -> bool:
         """Return whether a waiting job could reclaim capacity once the plan is carried out."""
@@ -62,11 +62,14 @@ class Widening:
         self._state.roll_back(mark)
         return is_possible
 
-    def _widen(self, item: Waiting, *, is_sure: bool) -> None:
-        """Place a job of the plan again with as many pods as fit; if these are not more, its placements stay.
-        `is_sure`: within what no other project can reclaim."""
+    def _widen(self, item: Waiting, *, is_sure: bool) -> bool:
+        """Place a job of the plan again with as many pods as fit; keep its placements if these are not more. Return
+        whether it got more.
+
+        `is_sure`: stay within what no other project can reclaim.
+        """
         if not item.is_elastic:
-            return
+            return False
         state, is_promised = self._state, item.job.id in self._state.promises
         before, mark = state.placements_of(item), state.mark()
         state.withdraw(item)
@@ -79,7 +82,9 @@ class Widening:
         # The same number of pods elsewhere would be a move without a gain.
         if placements is None or len(placements) <= len(before):
             state.roll_back(mark)
-        elif is_promised:
+            return False
+        if is_promised:
             state.promise(item, state.capacity.on_idle_devices(item.job, placements))
         else:
             state.start(item, placements)
+        return True
