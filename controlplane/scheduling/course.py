@@ -40,7 +40,7 @@ RunTimes = Mapping[str, int]
 
 
 def never() -> bool:
-    """Return False. As `is_over` of a simulation: its time is not limited."""
+    """Return False. It is the default `is_over` of simulations: their time is not limited."""
     return False
 
 

@@ -183,7 +183,8 @@ def job_effect(job: JobView, before: int | None, after: int | None) -> JobEffect
 
 
 def _gain(one: JobEffect) -> float:
-    """Return by how many seconds a job starts sooner (negative: later); 0 if by less than LEAST_SECONDS."""
+    """Return by how many seconds a job starts sooner (negative: later); 0 if by less than LEAST_SECONDS. Infinity,
+    positive or negative, if it starts in one of the simulations only."""
     before, after = one.wait_seconds.before, one.wait_seconds.after
     if before is None or after is None:
         return 0.0 if before is after else float("inf") if before is None else float("-inf")

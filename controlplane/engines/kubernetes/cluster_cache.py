@@ -254,7 +254,7 @@ class KnownReports:
         return tuple(self._report(pod, earlier, nodes, now) for pod in pods)
 
     def one(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-        """Return the report of one pod; others stay cached."""
+        """Return the report of one pod. The cached reports of other pods stay."""
         return self._report(pod, self._known, nodes, now)
 
     def _report(self, pod: Raw, known: Known, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
