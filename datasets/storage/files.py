@@ -3,10 +3,12 @@
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 import stat
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +29,10 @@ _LOCK_POLL_SECONDS = 0.05
 READ_ONLY = 0o444
 # Limit on the pieces of one writev (IOV_MAX of Linux and macOS).
 _IOV_MOST = 1024
+# Files from this size on are written past the page cache: to get new memory for it costs more than all else in a sync.
+_DIRECT_FROM_BYTES = 128 << 10
+# Size of a direct write. Its address, offset and size must be multiples of the device's block.
+_DIRECT_BYTES, _BLOCK_BYTES = 4 << 20, 4096
 # Error numbers of a full disk, or of a user's full quota.
 FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT))
 
@@ -157,6 +163,8 @@ def write_new(path: Path, *pieces: bytes | memoryview, mode: int = READ_ONLY) ->
     """Create a file with `mode` and write all pieces to it. Raises OSError if it exists or cannot be written."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
+        if sum(map(len, pieces)) >= _DIRECT_FROM_BYTES and _set_direct(descriptor, True):
+            return _write_direct(descriptor, pieces)
         for start in range(0, len(pieces), _IOV_MOST):
             _write_all(descriptor, pieces[start : start + _IOV_MOST])
     finally:
@@ -172,6 +180,58 @@ def _write_all(descriptor: int, pieces: Sequence[bytes | memoryview]) -> None:
     left = memoryview(b"".join(pieces))[written:]
     while left:
         left = left[os.write(descriptor, left) :]
+
+
+class _Buffer(threading.local):
+    """A buffer of each thread, aligned to pages. Its memory is used again and again: new memory costs more than the
+    copy."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(mmap.mmap(-1, _DIRECT_BYTES))
+
+
+_buffer = _Buffer()
+
+
+def _set_direct(descriptor: int, is_direct: bool) -> bool:
+    """Make writes bypass the page cache, or not; return False if the file system has no such writes."""
+    direct = getattr(os, "O_DIRECT", 0)
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~direct
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | direct if is_direct else flags)
+    except OSError:
+        return False
+    return bool(direct)
+
+
+def _write_direct(descriptor: int, pieces: Sequence[bytes | memoryview]) -> None:
+    """Write all pieces to a file that is set to direct writes. What does not fill a block at the end is written through
+    the page cache: cutting a longer file would read its last block."""
+    buffer, filled = _buffer.view, 0
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:
+            count = min(len(left), _DIRECT_BYTES - filled)
+            buffer[filled : filled + count] = left[:count]
+            left, filled = left[count:], filled + count
+            if filled == _DIRECT_BYTES:
+                _write_view(descriptor, buffer)
+                filled = 0
+    whole = filled - filled % _BLOCK_BYTES
+    _write_view(descriptor, buffer[:whole])
+    _set_direct(descriptor, False)
+    _write_view(descriptor, buffer[whole:filled])
+
+
+def _write_view(descriptor: int, left: memoryview) -> None:
+    while left:
+        try:
+            left = left[os.write(descriptor, left) :]
+        except OSError as error:
+            # A device with larger blocks, or a file system that reports only here that it has no direct writes.
+            if error.errno != errno.EINVAL or not fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+                raise
+            _set_direct(descriptor, False)
 
 
 def write_flushed(staged: Path, target: Path, data: bytes) -> None:
