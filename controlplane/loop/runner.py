@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 from django.conf import settings
@@ -99,7 +98,9 @@ class Runner:
             quiet_seconds=QUIET_WORK_SECONDS,
         )
         self._spawn("collect", _duty_cycle(self._collect, self._is_stopping), threading.Event())
-        self._spawn("watch", self._watch, None)
+        # Not joined by `stop`: nothing interrupts a wait for changes, and it holds nothing that others need.
+        watch = (self._watch, None, lambda: True, PERIOD_SECONDS, PERIOD_SECONDS)
+        threading.Thread(target=self._repeat, args=watch, name="loop-watch", daemon=True).start()
         self._spawn("tenants", self._sync_projects, sync_requested, period_seconds=TENANTS_EVERY)
         self._spawn("steps", lambda: self._steps.run_due(timezone.now()), threading.Event())
         statistics = _duty_cycle(refresh_statistics, self._is_stopping)
@@ -305,22 +306,34 @@ class Runner:
         clusters = list(attached_clusters())
         # Close the database connection, which is not needed while waiting.
         connections.close_all()
+        seconds = self._period.seconds
         if not clusters:
-            self._is_stopping.wait(PERIOD_SECONDS)
+            self._is_stopping.wait(seconds)
             return
-        until = time.monotonic() + self._period.seconds
-        with ThreadPoolExecutor(len(clusters)) as pool:
-            for _ in pool.map(lambda cluster: self._watch_one(cluster, until), clusters):
-                pass
+        until = time.monotonic() + seconds
+        others = [
+            # Daemons: the end of the process does not wait for a wait that nothing interrupts.
+            threading.Thread(target=self._watch_one, args=(cluster, until), name="loop-watch", daemon=True)
+            for cluster in clusters[1:]
+        ]
+        for thread in others:
+            thread.start()
+        self._watch_one(clusters[0], until)
+        for thread in others:
+            thread.join()
 
     def _watch_one(self, cluster: Cluster, until: float) -> None:
         while (left := until - time.monotonic()) > 0 and not self._is_stopping.is_set():
             try:
-                # Wait in short steps, because `stop` cannot interrupt a wait.
-                if engine_for(cluster).wait_for_change(min(left, PERIOD_SECONDS)):
+                if engine_for(cluster).wait_for_change(left):
                     self._again()
                     self._is_stopping.wait(GATHER_SECONDS)
             except EngineUnreachable:
+                self._is_stopping.wait(left)
+            except Exception:
+                logger.exception(
+                    "changes on %s are not noticed at once; the next period tries again", cluster.name
+                )
                 self._is_stopping.wait(left)
 
 

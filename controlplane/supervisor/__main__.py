@@ -68,12 +68,13 @@ def _keep(keeper: Keeper, instance: Instance, began: float, prepared: dict[str, 
     parent = os.getppid()
     _end_with_make(parent)
     is_announced = False
+    tick = keeping.MAKE_TICK_SECONDS if "MAKELEVEL" in os.environ else keeping.TICK_SECONDS
     while not keeper.is_stopping:
         keeper.tend()
         if not is_announced and answers((_reachable(instance.host), instance.port)):
             is_announced = True
             _announce(instance, time.monotonic() - began, prepared)
-        keeper.sleep(keeping.TICK_SECONDS if is_announced else keeping.STARTING_TICK_SECONDS)
+        keeper.sleep(tick if is_announced else keeping.STARTING_TICK_SECONDS)
         # Not by `|=`, which would undo a request that arrives during the call.
         if is_make_waiting(parent):
             keeper.is_stopping = True

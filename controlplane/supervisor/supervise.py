@@ -10,10 +10,13 @@ from types import FrameType
 
 from controlplane.supervisor.children import Child
 
-TICK_SECONDS = 1.0
+# A signal or a child's end wakes the supervisor; on a tick it truncates large logs.
+TICK_SECONDS = 5.0
+# Below make: a signal that reaches only make is looked for.
+MAKE_TICK_SECONDS = 1.0
 # Short, because the user waits for the address that is printed when the web server answers.
 STARTING_TICK_SECONDS = 0.05
-LOG_CHECK_SECONDS = 5.0
+LOG_CHECK_SECONDS = TICK_SECONDS
 # Six of the ten seconds in which everything must stop: two more are for Redis, and two are spare.
 GRACE_SECONDS = 6.0
 REDIS_GRACE_SECONDS = 2.0

@@ -1,11 +1,12 @@
 """One web process: uvicorn on a listening socket that the supervisor keeps open."""
 
 import asyncio
-import contextlib
 import importlib
 import os
 import socket
 import sys
+import time
+from email.utils import formatdate
 from types import FrameType
 
 import django
@@ -17,23 +18,50 @@ from controlplane.http.connections import Limits, ServerConfig
 
 # After this time open event streams and websockets are closed; clients continue by event number.
 GRACE_SECONDS = 3
-# The interval at which uvicorn writes the Date header anew, which has whole seconds.
-TICK_SECONDS = 1.0
+
+
+class State(uvicorn.server.ServerState):
+    """What uvicorn's connections share. The Date header is made when it is read, at most once a second."""
+
+    def __init__(self) -> None:
+        self._others: list[tuple[bytes, bytes]] = []
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._made_at = 0
+        super().__init__()
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers of every response."""
+        now = int(time.time())
+        if now != self._made_at:
+            self._headers = [(b"date", formatdate(now, usegmt=True).encode()), *self._others]
+            self._made_at = now
+        return self._headers
+
+    @default_headers.setter
+    def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self._others = [header for header in headers if header[0] != b"date"]
+        self._made_at = 0
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, ended by an event instead of polling. uvicorn itself checks for a signal ten times a second,
-    which was most of an idle web process's work."""
+    """uvicorn's server, woken by the signal that ends it.
+
+    uvicorn itself wakes ten times a second, to look for a signal and to write the Date header. That was most of an idle
+    web process's work.
+    """
 
     _loop: asyncio.AbstractEventLoop | None = None
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.server_state = State()
+
     async def main_loop(self) -> None:
         self._exiting, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        # At a count of 0 uvicorn writes the header; it returns whether to exit.
+        # It sets the other default headers, and returns whether to exit.
         while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._exiting.wait()
+            await self._exiting.wait()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)

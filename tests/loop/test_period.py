@@ -12,7 +12,7 @@ from controlplane.loop.cycle import LEASE, Due, keep_fresh, run_cycle
 from controlplane.loop.period import PERIOD_SECONDS, QUIET_PASS_SECONDS, Period, is_quiet
 from controlplane.loop.runner import Runner
 from controlplane.models import Cluster, Command, Event, Lease
-from tests.builders import make_job, make_project
+from tests.builders import make_cluster, make_job, make_project
 from tests.waiting import patience
 
 pytestmark = pytest.mark.django_db
@@ -98,8 +98,30 @@ def test_a_notification_while_the_loop_settles_is_not_lost(monkeypatch: pytest.M
     assert pace.seconds == PERIOD_SECONDS
 
 
-def test_a_quiet_loop_ends_as_soon_as_a_busy_one(plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait for changes of pods cannot be ended, and a process ends only after it."""
+@pytest.mark.django_db(transaction=True)
+def test_a_loop_ends_while_it_waits_for_changes(plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can interrupt such a wait."""
+    is_waiting, may_end = threading.Event(), threading.Event()
+
+    def wait_for_change(_: float) -> bool:
+        is_waiting.set()
+        return may_end.wait(patience(60))
+
+    monkeypatch.setattr(plant.engine, "wait_for_change", wait_for_change)
+    loop = Runner(has_broker=False)
+    loop.start()
+    assert is_waiting.wait(patience(30))
+    [watch] = [thread for thread in threading.enumerate() if thread.name == "loop-watch"]
+    loop.stop(timeout_seconds=patience(30))
+    assert watch.is_alive()
+    assert watch.daemon
+    may_end.set()
+    watch.join(patience(30))
+    assert not watch.is_alive()
+
+
+def test_a_wait_for_changes_lasts_for_the_period(plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wait that ends wakes a thread."""
     loop, waits = Runner(), list[float]()
     loop._period.settle(0)
 
@@ -109,10 +131,30 @@ def test_a_quiet_loop_ends_as_soon_as_a_busy_one(plant, monkeypatch: pytest.Monk
         return False
 
     monkeypatch.setattr(plant.engine, "wait_for_change", wait_for_change)
-    loop._watch_one(plant.cluster, time.monotonic() + loop._period.seconds)
-    assert loop._period.seconds == QUIET_PASS_SECONDS
+    loop._watch()
     assert len(waits) == 1
-    assert waits[0] <= PERIOD_SECONDS
+    assert QUIET_PASS_SECONDS - 1 < waits[0] <= QUIET_PASS_SECONDS
+
+
+def test_changes_of_each_cluster_request_a_cycle(plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, waiting = Runner(), threading.Barrier(2, timeout=patience(30))
+    clusters = [plant.cluster, make_cluster("other", nodes=0)]
+    monkeypatch.setattr(runner, "attached_clusters", lambda: clusters)
+
+    class Engine:
+        def __init__(self, cluster: Cluster) -> None:
+            self.is_first = cluster is clusters[0]
+
+        def wait_for_change(self, _: float) -> bool:
+            waiting.wait()
+            loop._is_stopping.set()
+            if self.is_first:
+                raise RuntimeError("a fault of one engine")
+            return True
+
+    monkeypatch.setattr(runner, "engine_for", Engine)
+    loop._watch()
+    assert loop._cycle_wakeup.is_set()
 
 
 def test_the_loop_pauses_between_cycles_unless_starts_are_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
