@@ -18,7 +18,7 @@ from kombu.transport import redis
 REQUEST_SECONDS = 10
 # The shortest period of the transport's timers. One has a period of a second: it renews queues that expire, which we
 # do not have.
-TIMER_SECONDS = 10
+TIMER_SECONDS = 30
 
 
 class QoS(redis.QoS):

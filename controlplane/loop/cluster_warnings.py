@@ -1,10 +1,12 @@
 """Keep the warnings of the loop in a cluster's list of checks, with an event when one begins or ends."""
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from controlplane.commands.registry import cleanup_kinds
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.models import Cluster, Command, Event
+from controlplane.models.prepared import prepared
 
 # The category under which the warnings appear among a cluster's checks.
 LEFTOVERS = "leftovers"
@@ -40,14 +42,21 @@ def set_warning(
         )
 
 
+@prepared
+def _first_stuck_removal(cluster: int) -> QuerySet[Command]:
+    return _stuck_removals().filter(cluster=cluster).order_by("pk")[:1]
+
+
+def _stuck_removals() -> QuerySet[Command]:
+    return Command.objects.unfinished().of_kinds(cleanup_kinds()).filter(tries__gte=Command.MOST_TRIES)
+
+
 def warn_of_leftovers(cluster: Cluster) -> None:
     """Set the warning about cleanup commands that failed many times, or remove it if there are none. The commands are
     tried until they succeed."""
-    cleanups = Command.objects.unfinished().of_kinds(cleanup_kinds())
-    stuck = cleanups.filter(cluster=cluster, tries__gte=Command.MOST_TRIES).order_by("pk")
-    first = stuck.first()
-    message = (
-        f"{stuck.count()} removals fail, the first that of {first.subject_id}: {first.error}" if first else ""
-    )
+    message = ""
+    for first in _first_stuck_removal(cluster.pk):
+        count = _stuck_removals().filter(cluster=cluster).count()
+        message = f"{count} removals fail, the first that of {first.subject_id}: {first.error}"
     kinds = {"begins": "cluster.leftovers", "ends": "cluster.leftovers_removed"}
     set_warning(cluster, LEFTOVERS, message, without_it=LEFT, **kinds)

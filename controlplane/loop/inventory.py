@@ -49,8 +49,10 @@ def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
         changes.append(bool(events))
 
     one_by_one(reports, write)
+    reported = {report.name for report in reports}
+    if not any(changes) and all(name in reported for name, node in known.items() if node.is_ready):
+        return False
     with transaction.atomic():
-        reported = {report.name for report in reports}
         lost = [] if _is_outdated(cluster) else _vanished(known.values(), reported, now)
         if lost or any(changes):
             record_capacity(cluster, now)

@@ -80,13 +80,18 @@ def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
 
 def remove_expired(cluster: Cluster, now: datetime) -> None:
     """Remove finished jobs whose time to live is over, and deleted jobs that have ended; at most 100 per call."""
-    over = Q(expires_at__lte=now) | Q(is_deleted=True)
-    expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
-    # The limit bounds the transaction; the rest is removed in the next cycle.
-    finished = list(expired.select_related("project")[:100])
+    finished = _expired(cluster.pk, now)
     if finished:
         with transaction.atomic():
             Event.objects.append([remove(job, SYSTEM) for job in finished])
+
+
+@prepared
+def _expired(cluster: int, now: datetime) -> QuerySet[Job]:
+    over = Q(expires_at__lte=now) | Q(is_deleted=True)
+    expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
+    # The limit bounds the transaction; the rest is removed in the next cycle.
+    return expired.select_related("project")[:100]
 
 
 @prepared

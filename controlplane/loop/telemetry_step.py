@@ -9,6 +9,7 @@ from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, claim, is
 from controlplane.loop.cluster_context import context_of
 from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.models import Cluster
+from controlplane.models.prepared import Rows, prepared
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import RUNNING_STATES
 from jobs.models import Job
@@ -58,9 +59,12 @@ def _collect_from(cluster: Cluster, now: datetime) -> bool:
 def _begin_idleness_anew(looked_at: Collection[int], now: datetime) -> None:
     """Set the idle times of running jobs to zero on all clusters except those in `looked_at` (primary keys), which
     were measured."""
-    unseen = Job.objects.filter(state__in=RUNNING_STATES, kind__in=LIMITED_KINDS).exclude(
-        project__cluster__in=looked_at
-    )
-    keys = list(unseen.order_by("pk").values_list("pk", flat=True))
+    keys = [pk for pk, cluster_id in _running_limited() if cluster_id not in looked_at]
     if keys:
         Job.objects.filter(pk__in=keys).update(active_at=now)
+
+
+@prepared
+def _running_limited() -> Rows[Job]:
+    running = Job.objects.filter(state__in=RUNNING_STATES, kind__in=LIMITED_KINDS)
+    return running.order_by("pk").values_list("pk", "project__cluster")

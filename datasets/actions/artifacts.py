@@ -6,12 +6,14 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.events import announce
 from controlplane.models import Command, Event, Project
+from controlplane.models.prepared import prepared
 from datasets.models import Artifact
 from datasets.queries.artifacts import ARTIFACT, output_refusal
 from jobs.fields.artifacts import ALWAYS, CHECKPOINTS
@@ -73,13 +75,18 @@ def note_artifacts(jobs: Sequence[Any]) -> None:
 def keep_artifacts(_: datetime | None = None) -> None:
     """Queue the storing of waiting artifacts of ended jobs, some at a time; those that are kept on success only are
     skipped unless their job succeeded. Safe to repeat."""
-    ended = Artifact.objects.filter(state=Artifact.WAITING, job__state__in=FINAL_STATES)
-    for artifact in ended.select_related("job").order_by("created_at", "pk")[:ORDERED_AT_ONCE]:
+    for artifact in _waiting_of_ended_jobs():
         if artifact.is_kept_always or artifact.job.state == SUCCEEDED:
             _order(artifact)
         else:
             words = f"The job {artifact.job.state.replace('_', ' ')}; it is kept on success only."
             _end(artifact.pk, Artifact.WAITING, Artifact.SKIPPED, reason="job_not_succeeded", message=words)
+
+
+@prepared
+def _waiting_of_ended_jobs() -> QuerySet[Artifact]:
+    ended = Artifact.objects.filter(state=Artifact.WAITING, job__state__in=FINAL_STATES)
+    return ended.select_related("job").order_by("created_at", "pk")[:ORDERED_AT_ONCE]
 
 
 def artifact_ready(artifact_id: str, kept: StoredArtifact) -> None:

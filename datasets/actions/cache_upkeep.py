@@ -1,22 +1,24 @@
 """Periodic work on caches: retry failed fills, remove unused caches, and end jobs whose dataset is gone."""
 
+from collections import defaultdict
 from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, QuerySet
 
 from controlplane.access import SYSTEM
 from controlplane.actions.events import announce
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command
+from controlplane.models.prepared import Rows, prepared
 from controlplane.scheduling.reasons import DATASET_GONE, describe
 from datasets.actions.caches import EVICT_CACHE, TREE, cache_event, evict, location_for, refill
 from datasets.actions.job_data import ensure_wanted
 from datasets.aging import Aged, too_old
-from datasets.models import Cache, CacheLocation
+from datasets.models import Cache, CacheLocation, DatasetUse
 from datasets.queries.caches import (
     cache_refusal,
     holds_caches,
@@ -40,12 +42,26 @@ def keep_caches(now: datetime) -> None:
     unused caches, and mark caches as failed whose files are gone. Safe to repeat."""
     _end_jobs_without_data()
     _create_defaults()
-    locations = CacheLocation.objects.select_related("cluster")
-    for location in filter(holds_caches, locations):
+    states: defaultdict[int, set[str]] = defaultdict(set)
+    for location_id, state in _states():
+        states[location_id].add(state)
+    for location in filter(holds_caches, _locations()):
         ensure_wanted(location)
-        _retry_failed(location, now)
-        _age_out(location, now)
+        if Cache.FAILED in states[location.pk]:
+            _retry_failed(location, now)
+        if states[location.pk] & {Cache.READY, Cache.FAILED}:
+            _age_out(location, now)
         _compare_with_disk(location)
+
+
+@prepared
+def _locations() -> QuerySet[CacheLocation]:
+    return CacheLocation.objects.select_related("cluster")
+
+
+@prepared
+def _states() -> Rows[Cache]:
+    return Cache.objects.values_list("location", "state").distinct()
 
 
 def distrust_caches(digests: Collection[bytes]) -> None:
@@ -83,19 +99,29 @@ def aged_caches(location: CacheLocation) -> list[Aged]:
 
 
 def _end_jobs_without_data() -> None:
-    for use in without_their_data().select_related("job__project"):
+    for use in _uses_without_data():
         message = f"{use}: {describe(DATASET_GONE)}"
         details = {"dataset": str(use)}
         send([(use.job, Target(lifecycle.FAILED, DATASET_GONE, message, details))])
 
 
+@prepared
+def _uses_without_data() -> QuerySet[DatasetUse]:
+    return without_their_data().select_related("job__project")
+
+
 def _create_defaults() -> None:
     """Create the default location of each cluster that can have caches and has none."""
     # Before the first cache is filled, so that an admin can limit the location first.
-    defaults = CacheLocation.objects.filter(cluster=OuterRef("pk"), project=None, is_default=True)
-    for cluster in Cluster.objects.filter(~Exists(defaults), detached_at=None):
+    for cluster in _clusters_without_default():
         if not cache_refusal(cluster):
             location_for(cluster)
+
+
+@prepared
+def _clusters_without_default() -> QuerySet[Cluster]:
+    defaults = CacheLocation.objects.filter(cluster=OuterRef("pk"), project=None, is_default=True)
+    return Cluster.objects.filter(~Exists(defaults), detached_at=None)
 
 
 def _retry_failed(location: CacheLocation, now: datetime) -> None:
@@ -117,7 +143,7 @@ def _age_out(location: CacheLocation, now: datetime) -> None:
 
 def _compare_with_disk(location: CacheLocation) -> None:
     # Query the rows before the disk: the files of a fill that ends in between are then on the disk.
-    ready = list(location.caches.filter(state=Cache.READY).select_related("version__dataset"))
+    ready = _ready_at(location.pk)
     try:
         found = keys_at(location)
     except Blocked:
@@ -127,6 +153,11 @@ def _compare_with_disk(location: CacheLocation) -> None:
         if key_of(cache.version_id) not in found:
             _note_lost(cache)
     _remove_unknown(location, found)
+
+
+@prepared
+def _ready_at(location: int) -> QuerySet[Cache]:
+    return Cache.objects.filter(location=location, state=Cache.READY).select_related("version__dataset")
 
 
 def _note_lost(cache: Cache) -> None:
@@ -146,6 +177,8 @@ def _fail(cache: Cache, reason: str, message: str) -> None:
 def _remove_unknown(location: CacheLocation, found: set[str]) -> None:
     """Queue an eviction for each key in `found` (directories at the location) that has no cache row: its dataset
     or project was deleted. Safe to repeat."""
+    if not found:
+        return
     known = {key_of(version) for version in location.caches.values_list("version_id", flat=True)}
     for key in sorted(found - known):
         subject = f"{location.pk}/{key}"

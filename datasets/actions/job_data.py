@@ -8,13 +8,14 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, NotVisible
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.loop.wake import wake
 from controlplane.models import Event, Project
+from controlplane.models.prepared import prepared
 from controlplane.scheduling.reasons import WAITING_FOR_DATA
 from datasets.actions.caches import cache_event, location_for, volume_at, want_cache
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
@@ -117,8 +118,7 @@ def _known_as(job: Job, version: DatasetVersion) -> str:
 def follow_room(now: datetime) -> None:
     """Fill caches for queued jobs at the location where the scheduler found free GPUs, and at another
     location if a fill failed. Safe to repeat; one query if no cluster has several locations."""
-    rows = CacheLocation.objects.filter(project=None).select_related("cluster")
-    locations = {(one.cluster_id, one.name): one for one in rows}
+    locations = {(one.cluster_id, one.name): one for one in _shared_locations()}
     # With one location per cluster there is none to move to.
     if len(locations) == len({cluster for cluster, _ in locations}):
         return
@@ -126,6 +126,11 @@ def follow_room(now: datetime) -> None:
     volume_of = cache(_volume_at)
     _go_where_room_is(locations, volume_of)
     _leave_failed(locations, volume_of)
+
+
+@prepared
+def _shared_locations() -> QuerySet[CacheLocation]:
+    return CacheLocation.objects.filter(project=None).select_related("cluster")
 
 
 def _go_where_room_is(locations: Locations, volume_of: VolumeOf) -> None:

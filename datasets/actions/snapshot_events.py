@@ -12,12 +12,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, NotVisible
 from controlplane.actions.errors import Conflict
 from controlplane.models import Event
+from controlplane.models.prepared import prepared
 from controlplane.scheduling.reasons import PREEMPTED
 from datasets.actions.snapshots import REQUEST, delete_snapshot, take_snapshot
 from datasets.models import Snapshot, Volume, VolumeUse
@@ -38,8 +39,7 @@ SCHEDULE = "schedule"
 
 def snapshot_on_events(_: datetime | None = None) -> None:
     """Take a snapshot for every event of a watched job that has none yet."""
-    uses = VolumeUse.objects.filter(is_watched=True).select_related("volume", "job")
-    begun = list(uses.filter(Q(job__attempt__gt=0) | Q(job__state__in=FINAL_STATES)).order_by("pk"))
+    begun = _watched_uses()
     if not begun:
         return
     preempted, known = _preempted(), _known_marks()
@@ -52,10 +52,15 @@ def snapshot_on_events(_: datetime | None = None) -> None:
             VolumeUse.objects.filter(pk=use.pk).update(is_watched=False)
 
 
+@prepared
+def _watched_uses() -> QuerySet[VolumeUse]:
+    uses = VolumeUse.objects.filter(is_watched=True).select_related("volume", "job")
+    return uses.filter(Q(job__attempt__gt=0) | Q(job__state__in=FINAL_STATES)).order_by("pk")
+
+
 def snapshot_on_schedule(now: datetime) -> None:
     """Take the snapshots that are due at `now`. After a pause, one is taken, not all that were missed."""
-    due = Volume.objects.filter(next_snapshot_at__lte=now, snapshot_minutes__isnull=False, state=READY)
-    for volume in due.order_by("next_snapshot_at")[:TAKEN_AT_ONCE]:
+    for volume in _due_volumes(now):
         at = now + timedelta(minutes=volume.snapshot_minutes or 0)
         rows = Volume.objects.filter(pk=volume.pk, next_snapshot_at=volume.next_snapshot_at)
         # One transaction: if the process is killed in between, the snapshot remains due.
@@ -63,6 +68,12 @@ def snapshot_on_schedule(now: datetime) -> None:
             # No row changed: another loop process has taken it.
             if rows.update(next_snapshot_at=at) == 1:
                 _take_scheduled(volume)
+
+
+@prepared
+def _due_volumes(now: datetime) -> QuerySet[Volume]:
+    due = Volume.objects.filter(next_snapshot_at__lte=now, snapshot_minutes__isnull=False, state=READY)
+    return due.order_by("next_snapshot_at")[:TAKEN_AT_ONCE]
 
 
 def _take_scheduled(volume: Volume) -> None:

@@ -4,11 +4,12 @@ created."""
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.engines.kinds import engine_kinds
 from controlplane.models import Command
+from controlplane.models.prepared import Rows, prepared
 from controlplane.scheduling.reasons import VOLUME_FAILED, describe
 from datasets.actions.volumes import MEASURE
 from datasets.models import KnownStorageClass, Volume, VolumeUse
@@ -39,25 +40,33 @@ def note_storage_classes(_: datetime | None = None) -> None:
 
 def end_jobs_without_volume(_: datetime | None = None) -> None:
     """End queued jobs whose volume could not be created, but not those whose claim was deleted or lost."""
-    failed = VolumeUse.objects.filter(job__state=QUEUED, volume__state=FAILED)
-    # Such a claim may be restored.
-    failed = failed.exclude(volume__reason__in=CLAIM_TROUBLES)
-    for use in failed.select_related("job__project", "volume")[:ENDED_AT_ONCE]:
+    for use in _uses_of_failed_volumes():
         volume = use.volume
         message = f"{volume.name}: {describe(VOLUME_FAILED)} {volume.message}".strip()
         send([(use.job, Target(lifecycle.FAILED, VOLUME_FAILED, message, {"volume": volume.name}))])
 
 
+@prepared
+def _uses_of_failed_volumes() -> QuerySet[VolumeUse]:
+    failed = VolumeUse.objects.filter(job__state=QUEUED, volume__state=FAILED)
+    # Such a claim may be restored.
+    failed = failed.exclude(volume__reason__in=CLAIM_TROUBLES)
+    return failed.select_related("job__project", "volume")[:ENDED_AT_ONCE]
+
+
 def measure_volumes(_: datetime | None = None) -> None:
     """Queue a measurement of each volume that running jobs mount, or whose last job ended after the last
     measurement. Some at a time. Safe to repeat."""
-    old = timezone.now() - MEASURED_EVERY
+    for (key,) in _written_since(timezone.now() - MEASURED_EVERY):
+        measure_volume(str(key))
+
+
+@prepared
+def _written_since(old: datetime) -> Rows[Volume]:
     written = Q(uses__job__state__in=ACTIVE_STATES, measured_at__lt=old)
     written |= Q(uses__job__finished_at__gt=F("measured_at"))
     volumes = Volume.objects.filter(written, state=READY, project__cluster__engine__in=_measured_engines())
-    volumes = volumes.order_by("measured_at").distinct()
-    for key in volumes.values_list("pk", flat=True)[:AT_ONCE]:
-        measure_volume(str(key))
+    return volumes.order_by("measured_at").distinct().values_list("pk")[:AT_ONCE]
 
 
 def _measured_engines() -> list[str]:

@@ -16,6 +16,7 @@ from controlplane.logstore.progress import Progress, find_progress, progress_aft
 from controlplane.logstore.reader import log_path, read_page, tail
 from controlplane.models import Cluster, Device, Event
 from controlplane.models.bulk_update import Change, change_rows
+from controlplane.models.prepared import Rows, prepared
 from controlplane.telemetry.metrics import SAMPLED
 from controlplane.telemetry.samples import STEP_SECONDS, Accumulator
 from jobs.kinds.registry import KINDS
@@ -37,6 +38,7 @@ BUSY_GRAIN_SECONDS = 5.0
 HOLDERS_GAP_SECONDS = 120
 # Finer resolution for jobs with an idle limit, which may be short.
 LIMITED_GRAIN_SECONDS = 0.5
+JOB_COLUMNS = ("pk", "kind", "progress", "gpu_utilization", "active_at")
 
 
 @dataclass(slots=True)
@@ -256,11 +258,14 @@ def _take_jobs(
 
 def _rows_of(cluster: Cluster, reporting: Set[UUID]) -> list[tuple[Any, ...]]:
     """Return columns of the cluster's active jobs and of the jobs `reporting` (ids)."""
-    columns = ("pk", "kind", "progress", "gpu_utilization", "active_at")
-    active = Job.objects.filter(project__cluster=cluster, state__in=ACTIVE_STATES)
-    rows = list(active.values_list(*columns))
+    rows = _active_rows(cluster.pk)
     others = reporting - {row[0] for row in rows}
-    return rows + list(Job.objects.filter(pk__in=others).values_list(*columns)) if others else rows
+    return rows + list(Job.objects.filter(pk__in=others).values_list(*JOB_COLUMNS)) if others else rows
+
+
+@prepared
+def _active_rows(cluster: int) -> Rows[Job]:
+    return Job.objects.filter(project__cluster=cluster, state__in=ACTIVE_STATES).values_list(*JOB_COLUMNS)
 
 
 def _take_devices(
@@ -297,10 +302,15 @@ def _take_devices(
 
 def _forget_waiting(changes: _Changes, cluster: Cluster) -> None:
     """Add to `changes` that queued and suspended jobs have no usage."""
-    waiting = Job.objects.filter(project__cluster=cluster, state__in=(QUEUED, SUSPENDED))
-    for job_id in waiting.filter(gpu_utilization__isnull=False).values_list("pk", flat=True):
+    for (job_id,) in _waiting_with_usage(cluster.pk):
         changes.jobs[job_id]["gpu_utilization"] = None
         changes.seen_jobs.add(job_id)
+
+
+@prepared
+def _waiting_with_usage(cluster: int) -> Rows[Job]:
+    waiting = Job.objects.filter(project__cluster=cluster, state__in=(QUEUED, SUSPENDED))
+    return waiting.filter(gpu_utilization__isnull=False).values_list("pk")
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -12,6 +12,7 @@ from django.db.models import Count, F, Q, Sum
 from controlplane.engines.base import PodUsage, UsageReport
 from controlplane.engines.usage import known_sum
 from controlplane.models import Cluster, Event
+from controlplane.models.prepared import Rows, prepared
 from controlplane.telemetry.metrics import (
     GPU_MEMORY,
     GPU_SECONDS,
@@ -47,27 +48,34 @@ class PodRow:
 
 def pods_of(cluster: Cluster, since: datetime) -> list[PodRow]:
     """Return the cluster's unreleased pods and those released after `since`, by rank."""
-    recent = Q(released_at=None) | Q(released_at__gte=since)
-    rows = Pod.objects.filter(recent, node__cluster=cluster).order_by("rank")
-    columns = (
-        "id",
-        "name",
-        "job_id",
-        "job__project__name",
-        "rank",
-        "attempt__number",
-        "log_offset",
-        "gpu_utilization",
-        "gpu_memory_mib",
-        "job__kind",
-        "job__allocated_milli",
-        "released_at",
-    )
     found = []
-    for *row, kind, milli, released_at in rows.values_list(*columns):
+    for *row, kind, milli, released_at in _pod_columns(cluster.pk, since):
         values: list[Any] = [*row, KINDS[kind].has_interactive_limits, milli > 0, released_at is None]
         found.append(PodRow(*values))
     return found
+
+
+@prepared
+def _pod_columns(cluster: int, since: datetime) -> Rows[Pod]:
+    recent = Q(released_at=None) | Q(released_at__gte=since)
+    return (
+        Pod.objects.filter(recent, node__cluster=cluster)
+        .order_by("rank")
+        .values_list(
+            "id",
+            "name",
+            "job_id",
+            "job__project__name",
+            "rank",
+            "attempt__number",
+            "log_offset",
+            "gpu_utilization",
+            "gpu_memory_mib",
+            "job__kind",
+            "job__allocated_milli",
+            "released_at",
+        )
+    )
 
 
 def sample_use(
@@ -137,11 +145,7 @@ def _held(cluster: Cluster) -> defaultdict[int, int]:
 def sample_queue(accumulator: Accumulator, cluster: Cluster, before: int | None) -> int:
     """Add the numbers of running and queued jobs, and the waiting times of those that started after event number
     `before` (None: of no jobs). Return the event number to continue from."""
-    unfinished = Job.objects.filter(project__cluster=cluster).unfinished()
-    counts = unfinished.values_list("project__name").annotate(
-        running=Count("pk", filter=Q(state__in=ACTIVE_STATES)), queued=Count("pk", filter=Q(state=QUEUED))
-    )
-    rows = list(counts.order_by())
+    rows = _job_counts(cluster.pk)
     for name, running, queued in rows:
         _add_counts(accumulator, "project", name, running, queued)
     _add_counts(
@@ -151,6 +155,15 @@ def sample_queue(accumulator: Accumulator, cluster: Cluster, before: int | None)
     if before is not None and seq > before:
         _add_waits(accumulator, cluster, before, seq)
     return seq
+
+
+@prepared
+def _job_counts(cluster: int) -> Rows[Job]:
+    unfinished = Job.objects.filter(project__cluster=cluster).unfinished()
+    counts = unfinished.values_list("project__name").annotate(
+        running=Count("pk", filter=Q(state__in=ACTIVE_STATES)), queued=Count("pk", filter=Q(state=QUEUED))
+    )
+    return counts.order_by()
 
 
 def sample_holders(accumulator: Accumulator, cluster: Cluster, seconds: float) -> None:

@@ -71,6 +71,8 @@ def _first_known(measured: T, said: T) -> T:
 def device_reports(usages: dict[str, PodUsage]) -> tuple[UsageReport, ...]:
     """Return one report per device of the pods in `usages` (by name): utilisation weighted by the pods' shares, and
     memory, which a pod with several devices is assumed to use evenly."""
+    if not usages:
+        return ()
     rows = Allocation.objects.filter(pod__name__in=list(usages), released_at=None)
     columns = ("device__node__name", "device__index", "pod__name", "milli_gpus")
     held: dict[tuple[str, int], list[tuple[PodUsage, int]]] = defaultdict(list)
