@@ -12,6 +12,7 @@ from django.utils import timezone
 from controlplane.access import SYSTEM, Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.events import announce
+from controlplane.fields import LONGEST_MESSAGE as LONGEST_EVENT
 from controlplane.models import Command, Event, Project
 from controlplane.models.prepared import prepared
 from datasets.models import Artifact
@@ -154,11 +155,14 @@ def _happened(kind: str, artifact: Artifact) -> None:
 
 def _event(kind: str, artifact: Artifact, actor: str) -> Event:
     verb = kind.partition(".")[2]
+    has_failed = verb == Artifact.FAILED
+    why = f" {artifact.message}" if has_failed else ""
     return Event(
         kind=kind,
         project_id=artifact.project_id,
         job_id=artifact.job_id,
         actor=actor,
-        message=f"Artifact {artifact.name} of {artifact.job.name}: {verb}.",
+        reason=artifact.reason if has_failed else "",
+        message=f"Artifact {artifact.name} of {artifact.job.name}: {verb}.{why}"[:LONGEST_EVENT],
         data={"artifact": str(artifact.pk), "name": artifact.name},
     )

@@ -11,6 +11,7 @@ from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict
 from controlplane.actions.events import announce
+from controlplane.fields import LONGEST_MESSAGE as LONGEST_EVENT
 from controlplane.models import Command, Event, Project
 from datasets.actions.volumes import create_volume, refuse_while_copied
 from datasets.models import Snapshot, SnapshotNumber, Volume
@@ -194,11 +195,14 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
 
 def _event(kind: str, snapshot: Snapshot, actor: str) -> Event:
     verb = kind.partition(".")[2]
+    has_failed = verb == FAILED
+    why = f" {snapshot.message}" if has_failed else ""
     return Event(
         kind=kind,
         project_id=snapshot.project_id,
         job_id=snapshot.job_id,
         actor=actor,
-        message=f"Snapshot {snapshot}: {verb}.",
+        reason=snapshot.reason if has_failed else "",
+        message=f"Snapshot {snapshot}: {verb}.{why}"[:LONGEST_EVENT],
         data={"snapshot": str(snapshot.pk), "name": str(snapshot), "volume": str(snapshot.volume_id or "")},
     )

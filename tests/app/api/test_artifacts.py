@@ -102,6 +102,11 @@ def test_output_that_is_not_there_empty_too_large_or_a_link_fails_with_its_reaso
     artifact = kept(ended(cast, files={"other/a": "a"}))
     assert (artifact.state, artifact.reason) == ("failed", "output_missing")
     assert "Its working directory has other." in artifact.message
+    event = Event.objects.get(kind="artifact.failed")
+    assert (event.reason, event.message) == (
+        "output_missing",
+        f"Artifact {artifact.name} of {artifact.job.name}: failed. {artifact.message}",
+    )
     Artifact.objects.update(state=Artifact.WAITING)
     (place := tmp_path / "work" / str(artifact.job_id) / "0" / "out").mkdir()
     assert kept(artifact.job).reason == "output_empty"

@@ -9,7 +9,7 @@ from django.utils import timezone
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import delete_project
-from controlplane.models import Command
+from controlplane.models import Command, Event
 from controlplane.scheduling.reasons import PREEMPTED
 from datasets.actions.snapshot_events import better, remove_old_snapshots, snapshot_on_events
 from datasets.actions.snapshots import take_snapshot
@@ -98,6 +98,8 @@ def test_a_snapshot_that_cannot_be_taken_says_why_and_blocks_nothing(api, cast, 
         failed = make_snapshot(volume)
     assert (failed.state, failed.reason) == ("failed", "disk_full")
     assert "free space" in failed.message
+    event = Event.objects.get(kind="snapshot.failed")
+    assert (event.reason, event.message) == ("disk_full", f"Snapshot {failed}: failed. {failed.message}")
     assert make_snapshot(volume).state == "ready"
     assert api("ana").delete(f"snapshots/{failed.pk}").status == 200
 
