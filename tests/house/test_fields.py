@@ -25,7 +25,8 @@ USES = {
     "secret_env": ("controlplane/engines/", "controlplane/loop/podspecs.py", "jobs/kinds/spec.py"),
     "ttl_seconds_after_finished": ("jobs/transitions.py",),
     "expected_runtime_seconds": ("controlplane/scheduling/", "controlplane/loop/", "jobs/"),
-    "snapshot_on": ("datasets/",),
+    # `yard describe job` shows it with the volumes.
+    "snapshot_on": ("datasets/", "controlplane/cli/commands/jobs.py"),
     "compute_template": (),
 }
 
