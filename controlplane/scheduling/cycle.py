@@ -11,6 +11,7 @@ jobs still hold; the *reservation* is the time and place of the oldest gang with
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 
 from controlplane.scheduling.ageing import can_age, is_aged
 from controlplane.scheduling.cycle_state import CycleState
@@ -146,22 +147,31 @@ class _Cycle:
         state = self._state
         if not state.ends:
             return
-        mark = state.mark()
-        # What was promised to jobs that have to wait for their turn counts as theirs, as when it was promised.
-        for item in self._unredeemed:
-            if is_free(item.job.promised, item.job, state.capacity.soon):
-                state.promise(item, item.job.promised)
         gangs = [one.head for one in self._classes if not one.is_decided and self._may_reserve(one.head)]
         # Oldest first instead of in turn: see docs/decisions/0042.
         gangs.sort(key=lambda item: (item.job.submit_rank, item.job.id))
-        state.reservation = reserve(
-            self._without_room(gangs), state.expected_ends, state.capacity.soon, self._view.now
-        )
-        # From here on these devices are free for every job whose turn comes.
-        if self._unredeemed:
-            state.roll_back(mark)
-            self._moves.forget_rooms()
-            self._unredeemed.clear()
+        with self._unredeemed_counted():
+            without_room = self._without_room(gangs)
+            state.reservation = reserve(
+                without_room, state.expected_ends, state.capacity.soon, self._view.now
+            )
+
+    @contextmanager
+    def _unredeemed_counted(self) -> Iterator[None]:
+        """Context manager: devices promised to jobs that have to wait for their turn count as theirs, as when they were
+        promised. On exit they are free for every job whose turn comes; what was withdrawn meanwhile is restored first.
+        """
+        state = self._state
+        if not self._unredeemed:
+            yield
+            return
+        with state.trial():
+            for item in self._unredeemed:
+                if is_free(item.job.promised, item.job, state.capacity.soon):
+                    state.promise(item, item.job.promised)
+            yield
+        self._moves.forget_rooms()
+        self._unredeemed.clear()
 
     def _may_reserve(self, item: Waiting) -> bool:
         """Return whether the job is a gang that may get the reservation: a queued job, not missing workers, that is
@@ -172,7 +182,7 @@ class _Cycle:
 
     def _without_room(self, gangs: Iterable[Waiting]) -> Iterator[Waiting]:
         """Yield the gangs that limits permit and that cannot start now. The promise of each examined gang is
-        withdrawn, so that it is judged by other free capacity; the caller restores it."""
+        withdrawn, so that it is judged by other free capacity; `_unredeemed_counted` restores it."""
         for item in gangs:
             if item.job.id in self._state.promises:
                 self._state.withdraw(item)

@@ -4,7 +4,8 @@ undone."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -25,12 +26,10 @@ from controlplane.scheduling.limits import must_wait_for_limits
 from controlplane.scheduling.locality import placed_by_data
 from controlplane.scheduling.order import JobClass, Waiting, by_project, requeued_later
 from controlplane.scheduling.plan import Preempt, Share, Start
-from controlplane.scheduling.replacement import ReplaceOwnPolicy
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.victims import (
     Candidate,
     Kind,
-    ReclaimPolicy,
     VictimPolicy,
     work_lost,
 )
@@ -359,53 +358,25 @@ class CycleState:
         # Undoing a change records an undo step of its own, which must not be kept.
         del self._undo[mark:]
 
-    def attribute_preempts(self) -> bool:
-        """Give each victim a beneficiary that uses it: the present one if it has a promise, else a job whose promise
-        uses the victim's capacity, else the present one if it starts. Return False if a victim has no such job."""
-        # The next cycle renews a beneficiary's promise in any case, so it must be the job that waits for the victim.
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Context manager: every change made inside is undone on exit."""
+        mark = self.mark()
+        yield
+        self.roll_back(mark)
+
+    def record_preempts(self) -> tuple[Preempt, ...]:
+        """Return the preemptions. `roll_back` restores them, in this order, whatever `attribute` changes."""
         before = dict(self.preempts)
         self._undo.append(lambda: self._restore_preempts(before))
-        return all(
-            preempt.beneficiary in self.promises
-            or self._attribute(preempt)
-            or preempt.beneficiary in self.starts
-            for preempt in before.values()
-        )
+        return tuple(before.values())
 
     def _restore_preempts(self, before: dict[str, Preempt]) -> None:
         self.preempts = before
 
-    def _attribute(self, preempt: Preempt) -> bool:
-        victim = self.victims[preempt.job]
-        for item, placements in list(self.promises.values()):
-            stopping = {job.id for job in self.stopping_for(item, placements)}
-            if preempt.job in stopping and self._may_take(item, victim):
-                self.preempts[preempt.job] = _preempt(victim, item, self.view)
-                return True
-        return False
-
-    def _may_take(self, item: Waiting, victim: Candidate) -> bool:
-        """Return whether the job may take this victim in addition to its others, judged as if none of them was
-        stopped yet."""
-        if item.account is victim.account:
-            return ReplaceOwnPolicy(item).may_preempt(victim)
-        mine = [
-            self.victims[one.job]
-            for one in self.preempts.values()
-            if one.beneficiary == item.job.id and one.kind == "reclaim"
-        ]
-        mark = self.mark()
-        # Promises count as allocated: with them, the job's account would appear further above its share than
-        # when the victims were chosen.
-        for other, _ in list(self.promises.values()):
-            if item.account.line()[-1] in other.account.line():
-                self.withdraw(other)
-        for one in (victim, *mine):
-            self.reprieve(one)
-        policy = ReclaimPolicy(item)
-        is_allowed = policy.is_open() and policy.accepts([victim, *mine])
-        self.roll_back(mark)
-        return is_allowed
+    def attribute(self, victim: Candidate, item: Waiting) -> None:
+        """Make the job the beneficiary of a victim. Call `record_preempts` before."""
+        self.preempts[victim.job.id] = _preempt(victim, item, self.view)
 
     def _promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
         self.capacity.promise(item.job, placements)

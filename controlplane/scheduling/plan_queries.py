@@ -58,11 +58,9 @@ def victims_beside(
 
 
 def _fits_without(state: CycleState, item: Waiting, victims: frozenset[Candidate], one: Candidate) -> bool:
-    mark = state.mark()
-    state.evict(victims - {one}, item)
-    fits = place(item.request, state.capacity.soon) is not None
-    state.roll_back(mark)
-    return fits
+    with state.trial():
+        state.evict(victims - {one}, item)
+        return place(item.request, state.capacity.soon) is not None
 
 
 def pools_of(items: Iterable[Waiting]) -> tuple[str, ...]:

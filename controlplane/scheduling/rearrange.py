@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from controlplane.scheduling.attribution import attribute_preempts
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.fit import place
 from controlplane.scheduling.moves import Moves
@@ -110,7 +111,7 @@ class Rearrangement:
     def _complete(self, mark: int, *, is_served: bool) -> bool:
         """Keep the new placements if `is_served` and every victim still has a beneficiary; else undo them. Return
         whether they are kept."""
-        if is_served and self._state.attribute_preempts():
+        if is_served and attribute_preempts(self._state):
             # The jobs may have moved to nodes where more or fewer of their pods fit.
             self._widening.in_share()
             return True

@@ -54,13 +54,11 @@ class Widening:
     def _could_be_taken_back(self) -> bool:
         """Return whether a waiting job could reclaim capacity once the plan is carried out."""
         waiting = [one.head for one in self._classes if not one.is_decided]
-        mark = self._state.mark()
-        self._state.assume_started()
-        is_possible = any(
-            not self._moves.must_not_start(item) and could_reclaim(self._state, item) for item in waiting
-        )
-        self._state.roll_back(mark)
-        return is_possible
+        with self._state.trial():
+            self._state.assume_started()
+            return any(
+                not self._moves.must_not_start(item) and could_reclaim(self._state, item) for item in waiting
+            )
 
     def _widen(self, item: Waiting, *, is_sure: bool) -> bool:
         """Place a job of the plan again with as many pods as fit; keep its placements if these are not more. Return
