@@ -20,6 +20,7 @@ Accepted = dict[VictimClass, "SortedClass"]
 """The classes of candidates that a policy accepts as single victims."""
 CostAlone = tuple[int, int, int, int, str]
 # A job's id is part of its cost, so candidates are never compared with each other.
+_Priced = tuple[CostAlone, Candidate]
 _Ordered = tuple[int, int, str, Candidate]
 _Entry = tuple[Bound, int, int]
 """(bound, node order, version): outdated if the node has a newer version."""
@@ -159,7 +160,8 @@ class Candidates(defaultdict[str, list[Candidate]]):
             known = verdicts.get(account)
             if known is None or known[0] != changes:
                 known = verdicts[account] = (changes, _accepted_of(account, classes, policy))
-            found.update(known[1])
+            if known[1]:
+                found.update(known[1])
         if found:
             self.depend_on_time = True
             self._weigh()
@@ -222,20 +224,21 @@ class SortedClass:
     """The candidates of one class, in ascending order of the cost of stopping one of them. They are sorted when
     `by_cost` is first called."""
 
-    __slots__ = ("_by_id", "_sorted", "most_devices")
+    __slots__ = ("_by_id", "_cheapest", "_sorted", "most_devices")
 
     def __init__(self) -> None:
         # The most devices that any member holds.
         self.most_devices = 0
         self._by_id: dict[str, Candidate] = {}
         self._sorted: list[_Ordered] | None = None
+        self._cheapest: _Priced | None = None
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def forget_order(self) -> None:
         """Forget the order, because costs have changed. The next call of `by_cost` sorts again."""
-        self._sorted = None
+        self._sorted = self._cheapest = None
 
     @property
     def first(self) -> Candidate:
@@ -247,7 +250,14 @@ class SortedClass:
         """The members in no order."""
         return self._by_id.values()
 
-    def by_cost(self) -> Iterator[tuple[CostAlone, Candidate]]:
+    @property
+    def cheapest(self) -> _Priced:
+        """Return the member that costs least to stop alone, with that cost."""
+        if self._cheapest is None:
+            self._cheapest = next(self.by_cost())
+        return self._cheapest
+
+    def by_cost(self) -> Iterator[_Priced]:
         """Yield each member after the cost of stopping it alone, in ascending order of the cost."""
         if self._sorted is None:
             self._sorted = sorted(map(_in_class, self._by_id.values()))
@@ -255,6 +265,7 @@ class SortedClass:
 
     def add(self, candidate: Candidate) -> None:
         self._by_id[candidate.job.id] = candidate
+        self._cheapest = None
         devices = sum([len(pod.devices) for pod in candidate.placements])
         if devices > self.most_devices:
             self.most_devices = devices
@@ -263,6 +274,7 @@ class SortedClass:
 
     def remove(self, candidate: Candidate) -> None:
         del self._by_id[candidate.job.id]
+        self._cheapest = None
         if self._sorted is not None:
             del self._sorted[bisect_left(self._sorted, _in_class(candidate))]
 
@@ -281,9 +293,16 @@ def _accepted_of(
     return {name: same for name, same in classes.items() if policy.may_preempt(same.first)}
 
 
-def cheapest_first(classes: Iterable[SortedClass]) -> Iterator[Candidate]:
+def cheapest_first(classes: Sequence[SortedClass]) -> Iterator[Candidate]:
     """Yield the members of these classes, in ascending order of the cost of stopping one of them."""
-    return (candidate for _, candidate in merge(*[same.by_cost() for same in classes]))
+    first = min([same.cheapest for same in classes], default=None)
+    if first is None:
+        return
+    # Mostly the first is enough, and to begin a merge takes time for each class.
+    yield first[1]
+    rest = merge(*[same.by_cost() for same in classes])
+    next(rest)
+    yield from (candidate for _, candidate in rest)
 
 
 def _cost_alone(candidate: Candidate) -> CostAlone:
