@@ -5,8 +5,9 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Prefetch, Q, QuerySet
 
 from controlplane.models import Project
 from datasets.lineage import (
@@ -46,6 +47,7 @@ def lineage_of(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs, data
     seen = _seen(datasets, [use.version for job in runs for use in job.dataset_uses.all()])
     for job in runs:
         _add_run(builder, job, seen)
+    _add_origins(builder, runs)
     graph = builder.graph(start.key)
     return replace(graph, is_cut=graph.is_cut or is_cut)
 
@@ -124,15 +126,20 @@ def _runs(first: Sequence[Any], jobs: Jobs) -> tuple[list[Job], bool]:
 
 
 def _next_to(jobs: Sequence[Any]) -> Iterator[Any]:
-    """Yield the ids of the jobs whose snapshots these jobs read, then of those that read these jobs' snapshots."""
+    """Yield the ids of the jobs whose snapshots these jobs read, then of those that read these jobs' snapshots, also
+    where the snapshots are deleted."""
     origins = Volume.objects.filter(uses__job__in=jobs, origin__kind=SNAPSHOT).values_list(
-        "origin__id", flat=True
+        "origin", flat=True
     )
-    yield from Snapshot.objects.filter(pk__in=list(origins), job__isnull=False).values_list(
-        "job_id", flat=True
-    )
+    read = list(origins)
+    yield from (UUID(origin["job_id"]) for origin in read if origin.get("job_id"))
+    # Volumes that were restored by earlier versions do not record the job.
+    sources = Snapshot.objects.filter(pk__in=[origin["id"] for origin in read], job__isnull=False)
+    yield from sources.values_list("job_id", flat=True)
     taken = Snapshot.objects.filter(job__in=jobs).values_list("pk", flat=True)
-    yield from _readers([str(key) for key in taken])
+    of_jobs = Q(origin__job_id__in=list(map(str, jobs))) | Q(origin__id__in=list(map(str, taken)))
+    uses = VolumeUse.objects.filter(volume__in=Volume.objects.filter(of_jobs, origin__kind=SNAPSHOT))
+    yield from uses.order_by("-job__submit_rank").values_list("job_id", flat=True)[: RUNS_MOST + 1]
 
 
 def _add_run(builder: Builder, job: Job, seen: Collection[Any]) -> None:
@@ -153,11 +160,28 @@ def _add_volume(builder: Builder, mount: VolumeUse, run: Node) -> None:
     volume = mount.volume
     shown = node(VOLUME, str(volume.pk), volume.name, detail="its files may change", project=run.project)
     builder.link(shown, run, mount.mount_path)
-    origin = volume.origin
-    if origin.get("kind") == SNAPSHOT:
+
+
+def _add_origins(builder: Builder, runs: Sequence[Job]) -> None:
+    """Add the snapshots from which the runs' volumes were restored. A deleted one has no page, and is linked to its job
+    by what its volume recorded."""
+    restored = {
+        str(mount.volume_id): (mount.volume.origin, job.project.name)
+        for job in runs
+        for mount in job.volume_uses.all()
+        if mount.volume.origin.get("kind") == SNAPSHOT
+    }
+    origins = [origin["id"] for origin, _ in restored.values()]
+    alive = set(map(str, Snapshot.objects.filter(pk__in=origins).values_list("pk", flat=True)))
+    known = {str(job.pk): job for job in runs}
+    for volume, (origin, project) in restored.items():
         identity = f"snapshot:{origin['id']}"
-        source = node(SNAPSHOT, origin["id"], origin["name"], identity=identity, project=run.project)
-        builder.link(source, shown, "restored")
+        source = node(SNAPSHOT, origin["id"], origin["name"], identity=identity, project=project)
+        if origin["id"] not in alive:
+            source = replace(source, id="", detail="deleted since")
+            if job := known.get(str(origin.get("job_id"))):
+                builder.link(_run(job), source)
+        builder.link(source, builder.nodes[f"{VOLUME}:{volume}"], "restored")
 
 
 def _add_parents(builder: Builder, version: DatasetVersion) -> None:

@@ -72,6 +72,36 @@ def test_the_same_chain_is_found_from_the_data_the_jobs_and_the_snapshot(api, ch
     assert "version atlas@1" in names(api("ben").get(f"versions/{version.pk}/lineage"))
 
 
+def test_a_restored_volume_leads_to_its_job_also_when_the_snapshot_is_deleted(api, chain, client, cast):
+    """Retention rules delete snapshots, and the chain of a model ended there."""
+    _, snapshot, train1, train2, model = chain
+    snapshot.delete()
+    answer = api("vera").get(f"artifacts/{model.pk}/lineage")
+    assert {"job train1", "snapshot state@1", "version atlas@2"} <= names(answer)
+    [lost] = [one for one in answer.body["nodes"] if one["kind"] == "snapshot"]
+    assert (lost["id"], lost["detail"]) == (None, "deleted since")
+    edges = {(edge["source"], edge["target"]) for edge in answer.body["edges"]}
+    assert {
+        (f"job:{train1.pk}", lost["key"]),
+        (lost["key"], f"volume:{train2.volume_uses.get().volume_id}"),
+    } <= edges
+    assert "job train2" in names(api("vera").get(f"jobs/{train1.pk}/lineage"))
+    client.force_login(cast.vera)
+    assert "deleted since" in client.get(f"/lineage/artifact/{model.pk}").content.decode()
+
+
+def test_a_snapshot_without_a_job_that_is_deleted_ends_the_chain(api, cast):
+    snapshot = make_snapshot(make_volume(cast.project, "state"))
+    api("ben").post(f"snapshots/{snapshot.pk}/restore", {"name": "back"})
+    work()
+    job = make_job(cast.project, "train", cast.ben, volumes=[{"volume": "back", "mount_path": "/mnt"}])
+    snapshot.delete()
+    found = api("vera").get(f"jobs/{job.pk}/lineage").body["nodes"]
+    assert [(one["id"], one["detail"]) for one in found if one["kind"] == "snapshot"] == [
+        (None, "deleted since")
+    ]
+
+
 def test_nothing_of_projects_that_the_reader_may_not_see_is_shown(api, chain, cast):
     version, _, train1, _, _ = chain
     # chi owns the dataset and may not see the jobs of team-a that read it
