@@ -27,6 +27,7 @@ from controlplane.scheduling.limits import (
     not_ready,
     postponed,
 )
+from controlplane.scheduling.locality import WaitsForData
 from controlplane.scheduling.moves import Moves
 from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan
@@ -93,6 +94,7 @@ class _Cycle:
         # Jobs with a promise of an earlier cycle that have to wait for their turn.
         self._unredeemed: list[Waiting] = []
         self._moves = Moves(state)
+        self._waits_for_data = WaitsForData(state.capacity.now)
         self.widening = Widening(state, self._moves, self._ready)
         self._rearrangement = Rearrangement(state, self._moves, self.widening, self._ready)
         # A job that only backs off counts in its project's share, or shares would change while a plan is carried out.
@@ -209,8 +211,7 @@ class _Cycle:
             elif keeps_share and item.is_in_share and self._moves.serve(item):
                 job_class.advance()
                 queue.put_back()
-            elif keeps_share and self._moves.wait_for_data(item):
-                job_class.pass_over()
+            elif keeps_share and self._waits_for_data.pass_over(job_class):
                 queue.put_back()
             elif (victims := self._make_room(item, keeps_share=keeps_share)) is not None:
                 job_class.advance()
@@ -218,7 +219,7 @@ class _Cycle:
                 self._reopen(queue, item, victims)
             else:
                 queue.close(self._cause_of_no_room(job_class, ReclaimPolicy(item).signature))
-        self._take_back_passed()
+        self._waits_for_data.take_back()
         return len(self._state.victims) > before
 
     def _has_no_turn(self, job_class: JobClass) -> Cause | None:
@@ -279,8 +280,7 @@ class _Cycle:
             elif self._moves.serve(item):
                 job_class.advance()
                 queue.put_back()
-            elif may_stop and self._moves.wait_for_data(item):
-                job_class.pass_over()
+            elif may_stop and self._waits_for_data.pass_over(job_class):
                 queue.put_back()
             elif may_stop and (victims := self._moves.preempt(item)) is not None:
                 job_class.advance()
@@ -289,7 +289,7 @@ class _Cycle:
             else:
                 queue.close(self._cause_of_no_room(job_class, None))
         # Nothing is reserved for jobs that wait for their data, also not what limits and quotas leave: others start.
-        if self._take_back_passed():
+        if self._waits_for_data.take_back():
             self.serve_idle(may_stop=False)
 
     def _has_no_room(self, job_class: JobClass) -> Cause | None:
@@ -322,15 +322,6 @@ class _Cycle:
         self._moves.forget_rooms()
 
     # Of phases 2 and 3: jobs that are tried again.
-
-    def _take_back_passed(self) -> bool:
-        """Make the jobs that wait for their data undecided again: a later phase may find room where their data is.
-        Return whether there were any."""
-        if not self._moves.end_waits_for_data():
-            return False
-        for job_class in self._ready:
-            job_class.take_back()
-        return True
 
     def _cause(self, job_class: JobClass) -> Cause:
         """Return the cause of a class that may not start because of a limit or its project's share."""

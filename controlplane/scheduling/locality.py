@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
 from controlplane.scheduling.fit import place
-from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.order import JobClass, Waiting
 from controlplane.scheduling.view import JobView, PodPlacement
 
 
@@ -29,9 +29,12 @@ def places_elsewhere(item: Waiting, room: FreeCapacity) -> tuple[PodPlacement, .
     return place(anywhere, room, job.avoid) or ()
 
 
-class RoomElsewhere:
-    """The capacity that is free now (`now`), less what jobs that wait for their data could use elsewhere. It only
-    decides how many jobs wait for data; nothing is reserved."""
+class WaitsForData:
+    """The jobs that wait, for the rest of a phase, for a copy of their data at a location with room for all of them.
+
+    They count in their projects' shares, so that no more jobs wait than have room; nothing is reserved for them. `now`:
+    the capacity that is free at this moment.
+    """
 
     def __init__(self, now: FreeCapacity) -> None:
         self._now = now
@@ -39,8 +42,32 @@ class RoomElsewhere:
         self._room: FreeCapacity | None = None
         self._versions: list[int] = []
         self._taken: dict[str, list[tuple[PodPlacement, JobView]]] = {}
+        self._passed: list[tuple[JobClass, Waiting]] = []
 
-    def take(self, item: Waiting) -> bool:
+    def pass_over(self, job_class: JobClass) -> bool:
+        """Pass over the next job of a class if it is to wait for a copy of its data instead of stopping jobs: it fits
+        at one of its `fillable` locations, beside the jobs that wait so already. Return whether it is."""
+        item = job_class.head
+        if not self._take(item):
+            return False
+        self._passed.append((job_class, item))
+        item.account.promise(item.milli_gpus, item.job.is_preemptible)
+        job_class.pass_over()
+        return True
+
+    def take_back(self) -> bool:
+        """Make the jobs undecided again and count them no longer: a later phase may find room where their data is.
+        Return whether there were any."""
+        had_any = bool(self._passed)
+        for job_class, item in self._passed:
+            item.account.promise(-item.milli_gpus, item.job.is_preemptible)
+            job_class.take_back()
+        self._passed.clear()
+        self._room = None
+        self._taken.clear()
+        return had_any
+
+    def _take(self, item: Waiting) -> bool:
         """Count the job as using capacity if it fits at a location to which its data could be copied. Return whether
         it fits."""
         if not item.job.locations or not item.job.fillable:
@@ -53,11 +80,6 @@ class RoomElsewhere:
             self._taken.setdefault(placement.node, []).append((placement, item.job))
             self._updated().take(placement, item.job)
         return bool(placements)
-
-    def clear(self) -> None:
-        """Forget all jobs that were counted."""
-        self._room = None
-        self._taken.clear()
 
     def _updated(self) -> FreeCapacity:
         """Return the capacity that is left, after updating the nodes that have changed since the last call."""

@@ -10,7 +10,6 @@ from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
 from controlplane.scheduling.fit import Request, is_free, place
 from controlplane.scheduling.limits import exceeds_limits, must_wait_for_limits, over_limit, over_quota
-from controlplane.scheduling.locality import RoomElsewhere
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan_queries import victims_beside
 from controlplane.scheduling.replacement import ReplaceOwnPolicy, ReplacePolicy
@@ -29,9 +28,6 @@ class Moves:
         self._no_room: set[tuple[Request, bool, bool]] = set()
         # Failed searches for victims: the number of capacity changes before each.
         self._no_victims: dict[Hashable, int] = {}
-        # The jobs that wait for their data, and the capacity that they leave free elsewhere.
-        self._waiting_for_data: list[Waiting] = []
-        self._elsewhere = RoomElsewhere(state.capacity.now)
         # The lowest priority that runs in each project, read first because only jobs that ran before this
         # cycle can be stopped.
         self._lowest = state.candidates.lowest_priorities()
@@ -156,26 +152,6 @@ class Moves:
         if taken is None:
             self._no_victims[key] = len(soon.changes)
         return taken
-
-    def wait_for_data(self, item: Waiting) -> bool:
-        """Return whether the job is to wait for a copy of its data instead of stopping jobs: it fits at one of its
-        `fillable` locations, beside the jobs that wait so already. It counts in its project's share until
-        `end_waits_for_data`."""
-        if not self._elsewhere.take(item):
-            return False
-        self._waiting_for_data.append(item)
-        item.account.promise(item.milli_gpus, item.job.is_preemptible)
-        return True
-
-    def end_waits_for_data(self) -> bool:
-        """Count the jobs of `wait_for_data` no longer, because no capacity is reserved for them. Return whether there
-        were any."""
-        had_any = bool(self._waiting_for_data)
-        for item in self._waiting_for_data:
-            item.account.promise(-item.milli_gpus, item.job.is_preemptible)
-        self._waiting_for_data.clear()
-        self._elsewhere.clear()
-        return had_any
 
     def is_above_lowest(self, account: Account, priority: int) -> bool:
         """Return whether a job of lower priority than `priority` ran in the project before this cycle."""
