@@ -200,20 +200,21 @@ class _Cycle:
         """Serve every job with which its project stays within its fair share. Return whether jobs were stopped for
         that."""
         before = len(self._state.victims)
-        queue = QueueIterator(self._ready, self._has_no_turn)
+        queue = QueueIterator(self._ready, self._why_no_turn)
         while (job_class := queue.take()) is not None:
             item = job_class.head
             keeps_share = self._keeps_share(job_class)
             # The queue asked when it sorted this project; its department may have been served since.
             if not keeps_share and not self._moves.may_replace(item):
-                queue.close(self._cause(job_class))
-            # Free capacity first: no job is stopped while another place is free.
+                queue.close(self._cause_of_refusal(job_class))
+            # Free capacity first: no job is stopped while another place is free. A job that is in share only in
+            # the place of others starts beside them in phase 3 at the earliest.
             elif keeps_share and item.is_in_share and self._moves.serve(item):
                 job_class.advance()
                 queue.put_back()
             elif keeps_share and self._waits_for_data.pass_over(job_class):
                 queue.put_back()
-            elif (victims := self._make_room(item, keeps_share=keeps_share)) is not None:
+            elif (victims := self._serve_by_stopping(item, keeps_share=keeps_share)) is not None:
                 job_class.advance()
                 queue.put_back()
                 self._reopen(queue, item, victims)
@@ -222,17 +223,18 @@ class _Cycle:
         self._waits_for_data.take_back()
         return len(self._state.victims) > before
 
-    def _has_no_turn(self, job_class: JobClass) -> Cause | None:
+    def _why_no_turn(self, job_class: JobClass) -> Cause | None:
         """Return why the next job of a class may not be served in this phase; None if it may."""
         # In a full cluster most classes are neither in share nor able to replace others.
         if not (job_class.head.is_in_share or self._replaces(job_class)):
-            return self._cause(job_class)
+            return self._cause_of_refusal(job_class)
         if self._keeps_share(job_class) or self._moves.may_replace(job_class.head):
             return None
-        return self._cause(job_class)
+        return self._cause_of_refusal(job_class)
 
-    def _leaves_share(self, job_class: JobClass) -> Cause | None:
-        return None if self._keeps_share(job_class) else self._cause(job_class)
+    def _why_not_in_share(self, job_class: JobClass) -> Cause | None:
+        """Return why the next job of a class does not keep its project within its share; None if it does."""
+        return None if self._keeps_share(job_class) else self._cause_of_refusal(job_class)
 
     def _keeps_share(self, job_class: JobClass) -> bool:
         """Return whether the project stays within its share with the next job of a class, perhaps in the place of
@@ -242,7 +244,7 @@ class _Cycle:
             item.is_in_share or self._moves.could_replace_own(item)
         )
 
-    def _make_room(self, item: Waiting, *, keeps_share: bool) -> frozenset[Candidate] | None:
+    def _serve_by_stopping(self, item: Waiting, *, keeps_share: bool) -> frozenset[Candidate] | None:
         """Stop running jobs so that this one fits, and serve it. Return the stopped jobs; None, with none stopped, if
         they would not be enough."""
         victims = self._moves.make_room(item) if keeps_share else None
@@ -272,11 +274,11 @@ class _Cycle:
     def serve_idle(self, *, may_stop: bool = True) -> None:
         """Serve all undecided jobs, also those that take their project above its share. With `may_stop` they may stop
         jobs of lower priority in their own project, and no others."""
-        queue = QueueIterator(self._ready, self._has_no_room)
+        queue = QueueIterator(self._ready, self._why_no_room)
         while (job_class := queue.take()) is not None:
             item = job_class.head
             if self._moves.must_not_start(item):
-                queue.close(self._cause(job_class))
+                queue.close(self._cause_of_refusal(job_class))
             elif self._moves.serve(item):
                 job_class.advance()
                 queue.put_back()
@@ -292,8 +294,8 @@ class _Cycle:
         if self._waits_for_data.take_back():
             self.serve_idle(may_stop=False)
 
-    def _has_no_room(self, job_class: JobClass) -> Cause | None:
-        """Return a cause if another job had no room for the request of a class, and the class has no promise and can
+    def _why_no_room(self, job_class: JobClass) -> Cause | None:
+        """Return the cause if another job had no room for the request of a class, and the class has no promise and can
         neither replace jobs nor wait for its data. None if it may have room."""
         job = job_class.head.job
         if (
@@ -323,7 +325,7 @@ class _Cycle:
 
     # Of phases 2 and 3: jobs that are tried again.
 
-    def _cause(self, job_class: JobClass) -> Cause:
+    def _cause_of_refusal(self, job_class: JobClass) -> Cause:
         """Return the cause of a class that may not start because of a limit or its project's share."""
         return Cause(replaces=self._replaces(job_class))
 
@@ -335,6 +337,7 @@ class _Cycle:
         return Cause(item.request, policy, is_kept_back, self._replaces(job_class))
 
     def _replaces(self, job_class: JobClass) -> bool:
+        """Return whether the class has running jobs of lower priority in its project, so that it may stop these."""
         return self._moves.is_above_lowest(job_class.account, job_class.jobs[0].priority)
 
     def _reopen(self, queue: QueueIterator, preemptor: Waiting, victims: frozenset[Candidate]) -> None:
@@ -346,11 +349,11 @@ class _Cycle:
         # One class per cause is tested, because the others would fail or fit like it.
         def may_fit(cause: Cause, job_class: JobClass) -> bool:
             # The cause does not cover victims in its own project, so such a class is tried again in its turn.
-            return leaves_room and (cause.replaces or self._has_room(job_class.head, cause))
+            return leaves_room and (cause.replaces or self._fits_or_reclaims(job_class.head, cause))
 
         queue.reopen({victim.account for victim in victims}, may_fit)
 
-    def _has_room(self, item: Waiting, cause: Cause) -> bool:
+    def _fits_or_reclaims(self, item: Waiting, cause: Cause) -> bool:
         """Return whether a job that found no room before fits once stopping jobs have ended, or could reclaim what it
         lacks."""
         if cause.request is None:
@@ -394,7 +397,7 @@ class _Cycle:
         state, is_any = self._state, False
         if not state.promises or len(state.starts) + len(state.promises) >= MAX_JOBS:
             return False
-        queue = QueueIterator(self._ready, self._leaves_share)
+        queue = QueueIterator(self._ready, self._why_not_in_share)
         while (job_class := queue.take()) is not None:
             item = job_class.head
             if item.is_in_share and self._rearrangement.serve_as_well(item):
@@ -402,7 +405,7 @@ class _Cycle:
                 queue.put_back()
                 is_any = True
             else:
-                queue.close(self._cause(job_class))
+                queue.close(self._cause_of_refusal(job_class))
         return is_any
 
     # Phase 5 is `widening.on_idle`. The answer:

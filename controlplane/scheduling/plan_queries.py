@@ -76,7 +76,7 @@ def free_at_minimum(state: CycleState, elastic: Iterable[Waiting], pools: Sequen
     return state.capacity.soon.free_milli_gpus(pools) + growth
 
 
-def on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
+def milli_gpus_on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
     """Return how many milli-GPUs the victim holds on open nodes of these pools (empty: all). To let it run takes at
     least as much free capacity."""
     soon = state.capacity.soon

@@ -14,7 +14,7 @@ from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.fit import place
 from controlplane.scheduling.moves import Moves
 from controlplane.scheduling.order import JobClass, Waiting
-from controlplane.scheduling.plan_queries import free_at_minimum, on_open, pools_of
+from controlplane.scheduling.plan_queries import free_at_minimum, milli_gpus_on_open, pools_of
 from controlplane.scheduling.reservation import keep_free
 from controlplane.scheduling.together import MAX_JOBS, serve_together
 from controlplane.scheduling.victims import Candidate, cost_of_one
@@ -53,7 +53,8 @@ class Rearrangement:
             # The most expensive victim first. Keeping one may make another needless, so all are tested again. A
             # victim that holds more than stays free is needed; the rest is tried, which is a search for each.
             is_changed = any(
-                on_open(self._state, victim, pools) <= free and self._reprieve(victim) for victim in victims
+                milli_gpus_on_open(self._state, victim, pools) <= free and self._reprieve(victim)
+                for victim in victims
             )
         return len(self._state.victims) < before
 
