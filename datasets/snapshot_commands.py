@@ -15,6 +15,7 @@ from datasets.actions.snapshots import (
     snapshot_gone,
     snapshot_not_removed,
     snapshot_ready,
+    snapshot_waits,
 )
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.models import Snapshot, Volume
@@ -58,6 +59,9 @@ class TakeSnapshot(CommandHandler):
     def on_done(self, command: Command, result: tuple[Taken, str] | None) -> None:
         if result is not None:
             snapshot_ready(command.subject_id, *result)
+
+    def on_retry(self, command: Command, refusal: CommandRefused) -> None:
+        snapshot_waits(command.subject_id, refusal.code, refusal.message)
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
         snapshot_failed(command.subject_id, refusal.code, refusal.message)

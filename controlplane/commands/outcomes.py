@@ -110,12 +110,15 @@ def _storable(text: str) -> str:
 
 
 def _note_unreachable(command: Command, token: str, error: EngineUnreachable) -> None:
-    """Record that the engine did not answer, and schedule a retry. Tries are limited only while the cluster is
-    otherwise reachable, because then the fault may be in the command."""
+    """Record that the engine did not answer, and schedule a retry. Tries are limited only while the command's cluster
+    is otherwise reachable, because then the fault may be in the command."""
     handler = handler_for(command.kind)
     refusal = CommandRefused(CLUSTER_FAILED, _storable(str(error)), is_passing=True)
-    is_reachable = Cluster.objects.filter(pk=command.required_cluster_id, is_reachable=True).exists()
-    if is_reachable:
+    # Commands of volumes, snapshots and caches name no cluster: only their rows can show what they wait for.
+    is_named, is_reachable = command.cluster_id is not None, False
+    if is_named:
+        is_reachable = Cluster.objects.filter(pk=command.required_cluster_id, is_reachable=True).exists()
+    if is_reachable or not is_named:
         handler.on_retry(command, refusal)
     _try_again(handler, command, token, refusal, is_bounded=is_reachable)
 

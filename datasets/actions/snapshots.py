@@ -109,6 +109,7 @@ def snapshot_ready(snapshot_id: str, taken: Taken, consistency: str) -> None:
     fields = {
         "files": taken.files,
         "size_bytes": taken.size_bytes,
+        "reason": "",
         "new_bytes": taken.new_bytes,
         "message": taken.notes[:LONGEST_MESSAGE],
         "consistency": consistency,
@@ -116,6 +117,16 @@ def snapshot_ready(snapshot_id: str, taken: Taken, consistency: str) -> None:
     }
     if Snapshot.objects.filter(pk=snapshot_id, state=PENDING).update(state=READY, **fields):
         happened("snapshot.ready", Snapshot.objects.get(pk=snapshot_id), "system")
+
+
+def snapshot_waits(snapshot_id: str, reason: str, message: str) -> None:
+    """Write why a pending snapshot (by id) is not taken yet: a reason code and a message. It is tried again."""
+    words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
+    with transaction.atomic():
+        # Only a new problem makes an event, because it is retried many times.
+        rows = Snapshot.objects.filter(pk=snapshot_id, state=PENDING).exclude(**words)
+        if rows.update(**words):
+            happened("snapshot.waits", Snapshot.objects.get(pk=snapshot_id), "system")
 
 
 def snapshot_failed(snapshot_id: str, reason: str, message: str) -> None:

@@ -17,6 +17,7 @@ from controlplane.commands.errors import Cancelled, CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.commands.tasks import carry_out, carry_out_here
+from controlplane.engines.base import CLUSTER_FAILED, EngineUnreachable
 from controlplane.models import Command
 from tests.waiting import patience, wait_until
 
@@ -108,6 +109,21 @@ def test_what_passes_is_retried_with_backoff_and_then_fails(db: None, copying: t
     command.refresh_from_db()
     assert (command.state, command.error) == ("failed", "It is disk_full.")
     assert copying.ends == [("retry", "disk_full")] * Command.MOST_TRIES + [("failed", "disk_full")]
+
+
+def test_a_command_that_names_no_cluster_waits_for_one_that_is_away(db: None, copying: type[Copying]) -> None:
+    """Of volumes, snapshots and caches: the task failed with a traceback once a minute, and no row said why."""
+    command = order(tries=Command.MOST_TRIES)
+
+    def away(_: CommandRun) -> None:
+        raise EngineUnreachable("https://cluster:6443 does not answer.")
+
+    copying.body = away
+    carry_out_here(command.pk)
+    command.refresh_from_db()
+    assert (command.state, command.error) == ("pending", "https://cluster:6443 does not answer.")
+    assert copying.ends == [("retry", CLUSTER_FAILED)]
+    assert command.not_before > timezone.now()
 
 
 def test_a_retry_waits_and_is_sent_anew(db: None, copying: type[Copying], sent: list[int]) -> None:

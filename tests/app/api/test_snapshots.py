@@ -9,6 +9,8 @@ from django.utils import timezone
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import delete_project
+from controlplane.commands.tasks import carry_out_here
+from controlplane.engines.base import EngineUnreachable
 from controlplane.models import Command, Event
 from controlplane.scheduling.reasons import PREEMPTED
 from datasets.actions.snapshot_events import better, remove_old_snapshots, snapshot_on_events
@@ -127,6 +129,23 @@ def test_a_worker_killed_between_the_files_and_the_row_leaves_one_snapshot(volum
     work()
     snapshot.refresh_from_db()
     assert (snapshot.state, snapshot.files) == ("ready", 1)
+
+
+def test_a_snapshot_that_waits_for_its_storage_says_why(api, cast, volume, monkeypatch):
+    made = api("ben").post("snapshots", {"volume": str(volume.pk)}).body
+
+    def away(*_, **__):
+        raise EngineUnreachable("The cluster does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderVolumes, "take", away)
+        carry_out_here(Command.objects.get(kind="datasets.take_snapshot").pk)
+    status = api("ben").get(f"snapshots/{made['id']}").body["status"]
+    assert (status["state"], status["message"]) == ("pending", "The cluster does not answer.")
+    Command.objects.update(not_before=timezone.now())
+    work()
+    status = api("ben").get(f"snapshots/{made['id']}").body["status"]
+    assert (status["state"], status["reason"], status["message"]) == ("ready", "", "")
 
 
 def test_success_preemption_epochs_and_the_best_metric_make_one_snapshot_each(cast, volume):
