@@ -28,8 +28,8 @@ class RunTimeCache:
 
     def __init__(self) -> None:
         self._expected: dict[str, int | None] = {}
-        # By request: thousands of queued jobs may be alike.
-        self._learned: dict[Run, int | None] = {}
+        # By the values that make a Run: thousands of queued jobs may be alike.
+        self._learned: dict[tuple[Any, ...], int | None] = {}
         self._known: RunTimes | None = None
         self._cluster: Cluster | None = None
         self._read_at: datetime | None = None
@@ -52,12 +52,16 @@ class RunTimeCache:
             return None
         key: str = row["id"]
         if key not in self._expected:
-            run = _run_of(row)
-            if run not in self._learned:
-                found = self._history().learned(run)
-                self._learned[run] = None if found is None else found.expected
-            self._expected[key] = self._learned[run]
+            self._expected[key] = self._learned_for(row)
         return self._expected[key]
+
+    def _learned_for(self, row: Mapping[str, Any]) -> int | None:
+        spec = row["spec"]
+        alike = row["project__name"], row["user_id"], spec.get("image"), row["milli_gpus"], row["pods_wanted"]
+        if alike not in self._learned:
+            found = self._history().learned(_run_of(row))
+            self._learned[alike] = None if found is None else found.expected
+        return self._learned[alike]
 
     def _history(self) -> RunTimes:
         if self._known is None:

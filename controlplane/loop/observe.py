@@ -10,35 +10,28 @@ from typing import Any, TypeAlias
 from django.conf import settings
 from django.db.models import QuerySet
 
-from controlplane.clusters import quantities
 from controlplane.engines.base import UNSCHEDULABLE
+from controlplane.loop.job_views import JobViews
 from controlplane.loop.node_views import NodeCache
 from controlplane.loop.placements import PlacementCache, Placements
 from controlplane.models import Cluster, Project
 from controlplane.models.prepared import Rows, prepared
-from controlplane.scheduling.order import rank_at
 from controlplane.scheduling.view import (
     ClusterView,
     DepartmentView,
-    Extras,
     JobView,
     PodPlacement,
     ProjectView,
-    placements_from_lists,
 )
 from controlplane.telemetry.usage import UsageCache, half_life_of
 from datasets.queries.job_data import NO_DATA, DataView, JobData, observe_data
 from datasets.queries.volumes import volume_waits
 from jobs import lifecycle
-from jobs.kinds.registry import KINDS
 from jobs.models import Job, Pod
 from jobs.queries import plain_rows
 from jobs.row_cache import RowCache, in_order
 from jobs.run_times import RunTimeCache
 
-# States in which the attempt has started. In earlier states the row still has the previous attempt's start
-# time.
-_HAVE_RUN = (*lifecycle.RUNNING_STATES, lifecycle.STOPPING)
 # How long a job prefers other nodes after the cluster refused its pod on one. The cause may be in no view, such
 # as a volume in another zone or a port that is in use.
 AVOID_SECONDS = 60
@@ -66,6 +59,10 @@ _Seen: TypeAlias = tuple[
 cluster refused them, the volume that it waits for, and the locations of its data."""
 
 
+# Most jobs share this one, so that the first cycle makes no tuples for each of them.
+_NO_WAITS: tuple[tuple[str, ...], tuple[tuple[str, str], ...], JobData] = ((), (), NO_DATA)
+
+
 @dataclass(frozen=True, slots=True)
 class _Waits:
     """What queued jobs wait for, by job id. `refused`: nodes that refused their pods; `volumes`: details of the
@@ -76,6 +73,8 @@ class _Waits:
     data: DataView
 
     def of(self, job: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], JobData]:
+        if not (job in self.refused or job in self.volumes or job in self.data.jobs):
+            return _NO_WAITS
         volume = self.volumes.get(job, {})
         return tuple(sorted(self.refused.get(job, ()))), tuple(volume.items()), self.data.of(job)
 
@@ -165,15 +164,15 @@ def observe_job(job: Job) -> JobView:
     [row] = plain_rows(Job.objects.filter(pk=job.pk), _JOB_COLUMNS)
     cluster = job.project.cluster
     waits = _Waits({}, volume_waits(cluster.pk), observe_data(cluster))
-    return _job_view(row, None, (), *waits.of(row["id"]))
+    return JobViews().of(row, None, (), *waits.of(row["id"]))
 
 
 def observe_recorded(cluster: Cluster, now: datetime, jobs: QuerySet[Job]) -> Mapping[str, JobView]:
     """Return jobs in any state, by id, as they were when submitted; for replays of past submissions."""
-    learned, found = RunTimeCache(), dict[str, JobView]()
+    learned, views, found = RunTimeCache(), JobViews(), dict[str, JobView]()
     learned.renew(cluster, now, ())
     for row in plain_rows(jobs, _JOB_COLUMNS):
-        found[row["id"]] = _job_view({**row, **_AS_SUBMITTED}, learned.of(row), (), (), (), NO_DATA)
+        found[row["id"]] = views.of({**row, **_AS_SUBMITTED}, learned.of(row), (), (), (), NO_DATA)
     return found
 
 
@@ -219,18 +218,16 @@ class JobCache:
 
     def note(self, rows: Sequence[Mapping[str, Any]], placements: Placements, waits: _Waits) -> None:
         """Update `views` and `holds` from the rows. A job whose view is unchanged keeps the same object."""
-        wanted, known = self._wanted(placements, waits), self._known
+        wanted, known, views = self._wanted(placements, waits), self._known, JobViews()
         if wanted is None:
-            found = {row["id"]: self._compared(row, placements, waits) for row in rows}
+            found = {row["id"]: self._compared(row, placements, waits, views) for row in rows}
         else:
-            found = self._updated(wanted, placements, waits)
+            found = self._updated(wanted, placements, waits, views)
         if found is not known:
             entries = found.values()
             if len(known) != len(entries) or not all(map(is_, entries, known.values())):
                 self.views = tuple(map(_VIEW, entries))
-                self.holds = self._holds(
-                    found, found.keys() | self.holds.keys() if wanted is None else wanted
-                )
+                self.holds = self._all_holds(found) if wanted is None else self._holds(found, wanted)
         # Assigned last, so that after a failure the next read still compares with the rows that `views` was
         # built from.
         self._known, self._others, self._changed = found, (placements, waits), set()
@@ -250,21 +247,25 @@ class JobCache:
             wanted |= before.keys() - placements.keys()
         return wanted
 
-    def _updated(self, wanted: Set[str], placements: Placements, waits: _Waits) -> dict[str, _Entry]:
+    def _updated(
+        self, wanted: Set[str], placements: Placements, waits: _Waits, views: JobViews
+    ) -> dict[str, _Entry]:
         """Return all known jobs, with the `wanted` ones compared with their rows; the same mapping as before if none
         changed."""
         known, news, left = self._known, dict[str, _Entry](), []
         for key in wanted:
             row = self._rows.row_of(key)
             if row is not None:
-                entry = self._compared(row, placements, waits)
+                entry = self._compared(row, placements, waits, views)
                 if entry is not known.get(key):
                     news[key] = entry
             elif key in known:
                 left.append(key)
         return in_order(known, news, left, _rank_of) if news or left else known
 
-    def _compared(self, row: Mapping[str, Any], placements: Placements, waits: _Waits) -> _Entry:
+    def _compared(
+        self, row: Mapping[str, Any], placements: Placements, waits: _Waits, views: JobViews
+    ) -> _Entry:
         """Return the entry for a row; the same object as before if neither the row nor the job's other data changed."""
         key = row["id"]
         before, seen = (
@@ -273,11 +274,16 @@ class JobCache:
         )
         if before is not None and before[0] is row and before[1] == seen:
             return before
-        view = _job_view(row, *seen)
+        view = views.of(row, *seen)
         if before is not None and view == before[2]:
             # Such as after a new hold reason: the scheduler finds unchanged jobs by identity.
             view = before[2]
         return row, seen, view, _hold_status(row)
+
+    def _all_holds(self, found: Mapping[str, _Entry]) -> Mapping[str, HoldStatus]:
+        """Return the hold statuses of the jobs in `found`; the same mapping as before if none differs."""
+        holds = {key: status for key, (*_, status) in found.items() if status is not None}
+        return self.holds if holds == self.holds else holds
 
     def _holds(self, found: Mapping[str, _Entry], wanted: Iterable[str]) -> Mapping[str, HoldStatus]:
         """Return the hold statuses of the jobs in `found`, of which only the `wanted` ones may differ. Return the
@@ -347,92 +353,6 @@ def _refused_since(cluster: int, since: datetime) -> Rows[Pod]:
         released_at__gt=since,
     )
     return pods.values_list("job_id", "node__name")
-
-
-def _job_view(
-    row: Mapping[str, Any],
-    learned_seconds: int | None,
-    placements: tuple[PodPlacement, ...],
-    refused: tuple[str, ...],
-    volume_wait: Sequence[tuple[str, str]],
-    data: JobData,
-) -> JobView:
-    is_queued = row["state"] == lifecycle.QUEUED
-    # A preempted job counts as requesting its GPUs again from the moment it is stopped.
-    is_waiting = is_queued or row["next_state"] == lifecycle.QUEUED
-    spec, details = row["spec"], row["details"]
-    return JobView(
-        id=row["id"],
-        name=row["name"],
-        project=row["project__name"],
-        submit_rank=_rank(row, is_preempted=is_waiting and "by_job" in details),
-        kind=row["kind"],
-        state="queued" if is_queued else "active",
-        priority=row["priority"],
-        is_preemptible=bool(row["is_preemptible"]),
-        milli_gpus=row["milli_gpus"],
-        gpu_memory_mib=row["gpu_memory_mib"],
-        pods=row["pods_wanted"],
-        min_pods=None if (bounds := KINDS[row["kind"]].bounds(spec)) is None else bounds[0],
-        sizes=KINDS[row["kind"]].sizes(spec),
-        milli_cpus=spec["cpus"],
-        memory_mib=spec["memory_mib"],
-        extras=_extras(spec.get("extra_resources", {})),
-        node_pool=spec["node_pool"],
-        expected_runtime_seconds=_expected_runtime(spec, learned_seconds),
-        not_before=_seconds(row["not_before"]),
-        is_waiting_for_data=data.is_waiting,
-        data_progress=data.progress,
-        locations=data.locations,
-        fillable=data.fillable,
-        promised=placements_from_lists(details.get("promised", ())) if is_queued else (),
-        avoid=refused,
-        is_waiting_for_volume=bool(volume_wait),
-        volume_wait=tuple(volume_wait),
-        is_stopping=row["state"] == lifecycle.STOPPING,
-        was_preempted_by=details.get("by_job") if is_waiting else None,
-        was_preempted_by_project=details.get("by_project") if is_waiting else None,
-        was_preempted_kind=details.get("kind", "") if is_waiting else "",
-        waiting_since=None if row["attempt"] else _seconds(row["created_at"]),
-        started_at=_seconds(row["started_at"]) if row["state"] in _HAVE_RUN else None,
-        last_checkpoint_at=row["progress"].get("checkpoint_at"),
-        placements=() if is_queued else placements,
-    )
-
-
-def _rank(row: Mapping[str, Any], *, is_preempted: bool) -> int:
-    """Return the job's rank in the queue: the order of submission, or with REQUEUE_RANK_SECONDS a time, which is
-    later for a preempted job."""
-    if settings.REQUEUE_RANK_SECONDS is None:
-        return int(row["submit_rank"])
-    submitted = rank_at(row["created_at"].timestamp())
-    if not is_preempted:
-        return submitted
-    return max(submitted, rank_at(row["queued_at"].timestamp() + settings.REQUEUE_RANK_SECONDS))
-
-
-def _expected_runtime(spec: Mapping[str, Any], learned_seconds: int | None) -> int | None:
-    """Return the declared run time in seconds, else the learned one; at most the job's time limit. None if all three
-    are unknown."""
-    known = (spec.get("expected_runtime_seconds") or learned_seconds, spec.get("max_runtime_seconds"))
-    return min((seconds for seconds in known if seconds is not None), default=None)
-
-
-def _extras(wanted: Mapping[str, str]) -> Extras:
-    return tuple((name, _pieces(wanted[name])) for name in sorted(wanted))
-
-
-def _pieces(quantity: str) -> int:
-    """Return the quantity as a number of pieces. An invalid one, which an older version stored, counts as more than
-    any node has, so that only its own job waits."""
-    try:
-        return min(quantities.pieces(quantity), quantities.MOST)
-    except ValueError:
-        return quantities.MOST
-
-
-def _seconds(at: datetime | None) -> int | None:
-    return None if at is None else int(at.timestamp())
 
 
 def project_view(project: Project, usage: float = 0.0) -> ProjectView:

@@ -22,6 +22,7 @@ from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payloads
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
 from controlplane.models.bulk_insert import insert_rows
+from controlplane.models.bulk_update import Change, change_rows
 from controlplane.models.prepared import Rows, prepared
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.plan import Plan, Preempt, Start
@@ -334,10 +335,15 @@ def _changed_shares(plan: Plan, seen: Observation) -> Mapping[str, tuple[int, fl
 
 
 def _record_shares(cluster: Cluster, shares: Mapping[str, tuple[int, float | None]]) -> list[Event]:
-    events = []
     ids = dict(_projects(cluster.pk))
-    for name, (share, usage) in shares.items():
-        if name in ids:
-            Project.objects.filter(pk=ids[name]).update(fair_share_milli=share, recent_usage=usage)
-            events.append(Event(kind="project.share_changed", project_id=ids[name], message=name))
-    return events
+    known = {ids[name]: (name, *share) for name, share in shares.items() if name in ids}
+    changes = [
+        Change(key, {}, {"fair_share_milli": milli, "recent_usage": usage})
+        for key, (_, milli, usage) in known.items()
+    ]
+    written = change_rows(Project, changes)
+    return [
+        Event(kind="project.share_changed", project_id=key, message=name)
+        for key, (name, *_) in known.items()
+        if key in written
+    ]
