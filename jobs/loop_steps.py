@@ -2,5 +2,9 @@
 
 from controlplane.loop.steps import LoopStep
 from jobs.allocation import record_allocation
+from jobs.row_cache import forget_changes
 
-STEPS = (LoopStep("allocation", record_allocation, every_seconds=60),)
+STEPS = (
+    LoopStep("allocation", record_allocation, every_seconds=60),
+    LoopStep("job_changes", forget_changes, every_seconds=60),
+)

@@ -433,6 +433,8 @@ def plain_id(value: uuid.UUID | str) -> str:
     SQLite."""
     if isinstance(value, uuid.UUID):
         return str(value)
+    if "-" in value:
+        return value
     return f"{value[:8]}-{value[8:12]}-{value[12:16]}-{value[16:20]}-{value[20:]}"
 
 

@@ -91,11 +91,11 @@ def test_jobs_that_share_a_spec_may_be_of_different_kinds():
 
 def test_an_object_made_quickly_is_like_any_other():
     values = [object() for _ in fields(JobView)]
-    slow, quick = JobView(*values), quick_constructor(JobView)(*values)  # type: ignore[arg-type]
+    slow, quick = JobView(*values), quick_constructor(JobView)(*values)  # type: ignore[arg-type]  # any objects
     assert type(quick) is JobView
     assert (quick, hash(quick), repr(quick)) == (slow, hash(slow), repr(slow))
     assert quick_constructor(JobView)("j", "p", 3) == JobView("j", "p", 3)
     with pytest.raises(FrozenInstanceError):
-        quick.name = "other"  # type: ignore[misc]
+        quick.name = "other"  # type: ignore[misc]  # must raise
     with pytest.raises(TypeError):
-        quick_constructor(JobView)("j")  # type: ignore[call-arg]
+        quick_constructor(JobView)("j")  # type: ignore[call-arg]  # must raise

@@ -1,16 +1,18 @@
 """Rows of jobs that are read again and again: what changed, what stays the same object, who has left."""
 
+import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
 from django.db import connection, transaction
+from django.utils import timezone
 
 from controlplane.models import Project
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job
-from jobs.row_cache import RowCache, _Queries
+from jobs.row_cache import RowCache, _Queries, forget_changes
 from tests.builders import make_counters, make_job, make_project
 
 T = TypeVar("T")
@@ -121,7 +123,7 @@ def test_a_transaction_that_commits_late_is_seen(cache: RowCache):
 def test_a_database_that_counts_its_transactions_anew_is_read_whole(cache: RowCache):
     Job.objects.filter(name="a").update(details={"restored": True})
     assert cache._since is not None
-    cache._since = cache._since._replace(oldest=str(int(cache._since.oldest) + 5_000_000_000))
+    cache._since = cache._since._replace(oldest=cache._since.oldest + 5_000_000_000)
     assert queued(cache)[0]["details"] == {"restored": True}
     assert cache.changed is None
     queued(cache)
@@ -133,7 +135,7 @@ def test_a_server_whose_transactions_have_passed_the_last_read_is_read_whole(cac
     """After a failover that lost transactions, their ids are used again before the first read."""
     Job.objects.filter(name="a").update(details={"restored": True})
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
+        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         [(now,)] = cursor.fetchall()
     assert cache._since is not None
     cache._since = cache._since._replace(oldest=now, server="the former one")
@@ -181,21 +183,129 @@ def test_a_job_that_comes_and_leaves_between_the_two_statements_of_a_read(
 
 
 @on_postgres
-def test_a_job_that_returns_to_the_queue_during_a_read_is_not_lost(
-    cache: RowCache, monkeypatch: pytest.MonkeyPatch
-):
-    """Its rank is not among those of active jobs any more, while another job has left."""
-    Job.objects.filter(name__in="ab").update(state="running")
-    unfinished = _unfinished_cache()
-    Job.objects.filter(name="a").update(state="succeeded")
-    active_ranks = _Queries.active_ranks
+def test_a_read_that_needs_deleted_entries_reads_all_rows(cache: RowCache, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("jobs.row_cache.LISTED_SECONDS", -1)
+    forget_changes(timezone.now())
+    queued(cache)
+    assert cache.changed == frozenset(), "it had seen what is not listed any more"
+    Job.objects.filter(name="a").update(details={"ahead": 1})
+    forget_changes(timezone.now())
+    assert queued(cache)[0]["details"] == {"ahead": 1}
+    assert cache.changed is None
+    queued(cache)
+    assert cache.changed == frozenset()
 
-    def requeued(queries: _Queries) -> frozenset[int]:
-        Job.objects.filter(name="b").update(state="queued")
-        return active_ranks(queries)
 
-    monkeypatch.setattr(_Queries, "active_ranks", requeued)
-    assert names(unfinished.read(_unfinished)) == ["b", "c"]
+@on_postgres
+def test_what_a_running_transaction_may_hide_stays_listed(cache: RowCache, monkeypatch: pytest.MonkeyPatch):
+    """Else each read would read all rows until that transaction ends."""
+    monkeypatch.setattr("jobs.row_cache.LISTED_SECONDS", -1)
+    with transaction.atomic():
+        Job.objects.filter(name="a").update(details={"late": True})
+        in_thread(lambda: queued(cache))
+        in_thread(lambda: Job.objects.filter(name="b").update(details={"early": True}))
+        in_thread(lambda: forget_changes(timezone.now()))
+        seen = in_thread(lambda: list(queued(cache)))
+        assert [row["details"] for row in seen] == [{}, {"early": True}, {}]
+        assert cache.changed is not None
+
+
+@on_postgres
+def test_emptied_tables_are_seen(cache: RowCache):
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE jobs_job CASCADE")
+    assert queued(cache) == []
+
+
+@on_postgres
+def test_changes_without_triggers_are_seen(cache: RowCache):
+    """A restore of data disables them, and enables them when it is done."""
+    statements = (
+        "ALTER TABLE jobs_job DISABLE TRIGGER job_listed_update",
+        "UPDATE jobs_job SET details = '{\"restored\": true}'",
+        "ALTER TABLE jobs_job ENABLE ALWAYS TRIGGER job_listed_update",
+    )
+    for statement in statements:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+        if "DISABLE" in statement:
+            queued(cache)
+    assert [row["details"] for row in queued(cache)] == [{"restored": True}] * 3
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement.replace("restored", "again"))
+    assert [row["details"] for row in queued(cache)] == [{"again": True}] * 3
+    queued(cache)
+    assert cache.changed == frozenset()
+
+
+@on_postgres
+@pytest.mark.parametrize("seed", range(8))
+def test_no_change_of_any_transaction_is_missed(cache: RowCache, seed: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("jobs.row_cache.LISTED_SECONDS", -1)
+    draw = random.Random(seed)
+    writers = [Writer(name, draw) for name in "abc"]
+    try:
+        for _ in range(60):
+            draw.choice(writers).step()
+            if not draw.randrange(8):
+                forget_changes(timezone.now())
+            if not draw.randrange(3):
+                assert_equals_a_fresh_read(cache)
+        for writer in writers:
+            writer.execute("COMMIT" if writer.is_open else "SELECT 1")
+        assert_equals_a_fresh_read(cache)
+    finally:
+        for writer in writers:
+            writer.session.close()
+
+
+def assert_equals_a_fresh_read(cache: RowCache) -> None:
+    """Several jobs may have one rank, and so either order."""
+    found, fresh = queued(cache), queued(RowCache(COLUMNS))
+    assert {row["id"]: row for row in found} == {row["id"]: row for row in fresh}
+    assert [row["submit_rank"] for row in found] == [row["submit_rank"] for row in fresh]
+
+
+class Writer:
+    """A session that changes the jobs whose names begin with one letter, in transactions that stay open for a while."""
+
+    def __init__(self, letter: str, draw: random.Random) -> None:
+        self.session, self.letter, self.draw, self.is_open = connection.copy(), letter, draw, False
+
+    def step(self) -> None:
+        """Begin or end a transaction or a part of it, or change jobs."""
+        if not self.is_open and self.draw.randrange(2):
+            self.is_open = True
+            self.execute("BEGIN")
+        elif self.is_open and not self.draw.randrange(4):
+            self.is_open = False
+            self.execute(self.draw.choice(("COMMIT", "ROLLBACK")))
+        else:
+            self.execute(self.draw.choice(self.changes()))
+
+    def changes(self) -> tuple[str, ...]:
+        mine = f"WHERE name LIKE '{self.letter}%'"
+        some = f"id IN (SELECT id FROM jobs_job {mine} ORDER BY random() LIMIT 2)"
+        columns = ", ".join(field.column for field in Job._meta.concrete_fields)
+        new = columns.replace("id,", "gen_random_uuid(),", 1).replace(
+            "name", f"'{self.letter}' || random()", 1
+        )
+        new = new.replace("submit_rank", str(self.draw.randrange(9)))
+        undone = f"SAVEPOINT one; DELETE FROM jobs_job {mine}; ROLLBACK TO one"
+        return (
+            f"UPDATE jobs_job SET details = jsonb_build_object('n', random()) WHERE {some}",
+            f"UPDATE jobs_job SET submit_rank = {self.draw.randrange(9)} WHERE {some}",
+            f"UPDATE jobs_job SET state = 'stopped' WHERE {some}",
+            f"UPDATE jobs_job SET state = 'queued' WHERE {some}",
+            f"DELETE FROM jobs_job WHERE {some}",
+            f"INSERT INTO jobs_job ({columns}) SELECT {new} FROM jobs_job {mine} LIMIT 1",
+            undone if self.is_open else "SELECT 1",
+        )
+
+    def execute(self, statement: str) -> None:
+        with self.session.cursor() as cursor:
+            cursor.execute(statement)
 
 
 def _unfinished() -> Any:
