@@ -223,18 +223,20 @@ class JobCache:
             found = {row["id"]: self._compared(row, placements, waits, views) for row in rows}
         else:
             found = self._updated(wanted, placements, waits, views)
+        # `_updated` returns another mapping only if jobs changed.
         if found is not known:
             entries = found.values()
-            if len(known) != len(entries) or not all(map(is_, entries, known.values())):
+            if wanted is not None or len(known) != len(entries) or not all(map(is_, entries, known.values())):
                 self.views = tuple(map(_VIEW, entries))
                 self.holds = self._all_holds(found) if wanted is None else self._holds(found, wanted)
         # Assigned last, so that after a failure the next read still compares with the rows that `views` was
         # built from.
         self._known, self._others, self._changed = found, (placements, waits), set()
 
-    def is_active(self, job: str) -> bool:
-        """Return whether this is one of the unfinished jobs that hold GPUs."""
-        return job in self._known and self._known[job][2].state == "active"
+    def inactive(self, jobs: Iterable[str]) -> list[str]:
+        """Return those of these jobs that are not among the known ones in an active state."""
+        known = self._known
+        return [job for job in jobs if job not in known or known[job][2].state != "active"]
 
     def _wanted(self, placements: Placements, waits: _Waits) -> set[str] | None:
         """Return the ids of the jobs that may differ from the last observation; None if any may."""
@@ -308,11 +310,10 @@ def _rank_of(entry: _Entry) -> int:
 def _held_by_others(placements: Placements, jobs: JobCache) -> Mapping[tuple[str, int], int]:
     """Return the milli-GPUs, by (node, device index), that are held by pods of jobs that are not active any more."""
     held: dict[tuple[str, int], int] = defaultdict(int)
-    for job, places in placements.items():
-        if not jobs.is_active(job):
-            for place in places:
-                for index, milli in place.devices:
-                    held[place.node, index] += milli
+    for job in jobs.inactive(placements):
+        for place in placements[job]:
+            for index, milli in place.devices:
+                held[place.node, index] += milli
     return held
 
 

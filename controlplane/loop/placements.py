@@ -2,7 +2,7 @@
 pods are read."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TypeAlias
 
 from django.db.models import QuerySet
@@ -35,18 +35,24 @@ class PlacementCache:
             return self._by_job
         news = _read([key for key in held if key not in known])
         # A pod that was released since the first query may have no shares any more.
-        self._pods = {key: one for key in held if (one := known.get(key) or news.get(key)) is not None}
-        self._by_job = self._grouped()
+        pods = {key: one for key in held if (one := known.get(key) or news.get(key)) is not None}
+        gone = (known[key] for key in known.keys() - pods.keys())
+        self._by_job = self._regrouped(pods, {job for job, _ in (*gone, *news.values())})
+        self._pods = pods
         return self._by_job
 
-    def _grouped(self) -> Placements:
-        by_job: dict[str, list[PodPlacement]] = defaultdict(list)
-        for job, placement in self._pods.values():
-            by_job[job].append(placement)
-        before, grouped = self._by_job, dict[str, tuple[PodPlacement, ...]]()
-        for job, found in by_job.items():
-            now = tuple(sorted(found, key=lambda one: one.rank))
-            grouped[job] = same if (same := before.get(job)) == now and same is not None else now
+    def _regrouped(self, pods: Mapping[int, tuple[str, PodPlacement]], jobs: Set[str]) -> Placements:
+        """Return the placements by job, with those of these jobs taken from `pods`."""
+        found: dict[str, list[PodPlacement]] = {job: [] for job in jobs}
+        for job, placement in pods.values():
+            if job in found:
+                found[job].append(placement)
+        grouped = dict(self._by_job)
+        for job, placements in found.items():
+            if not placements:
+                grouped.pop(job, None)
+            elif grouped.get(job) != (now := tuple(sorted(placements, key=lambda one: one.rank))):
+                grouped[job] = now
         return grouped
 
 

@@ -4,17 +4,10 @@ document of all rows apart by itself."""
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-import orjson
 from django.db import connection, models
 
-from controlplane.models.bulk_update import AnyField, column_type, quoted, table_of
+from controlplane.models.bulk_update import PLAIN, AnyField, document_of, quoted, table_of, typed
 from controlplane.models.prepared import AnyModel
-
-# The columns whose values have the same form in JSON as in the row. Other kinds of columns are left to Django.
-PLAIN = (
-    models.BooleanField, models.CharField, models.DateTimeField, models.FloatField,
-    models.ForeignKey, models.IntegerField, models.JSONField, models.TextField, models.UUIDField,
-)  # fmt: skip
 
 
 def insert_rows(rows: Iterable[AnyModel]) -> list[AnyModel]:
@@ -27,7 +20,9 @@ def insert_rows(rows: Iterable[AnyModel]) -> list[AnyModel]:
     fields = [
         field for field in model._meta.concrete_fields if rows[0].pk is not None or not field.primary_key
     ]
-    if connection.vendor != "postgresql" or not all(isinstance(field, PLAIN) for field in fields):
+    if connection.vendor != "postgresql" or not all(
+        isinstance(field, (*PLAIN, models.FloatField)) for field in fields
+    ):
         return model._default_manager.bulk_create(rows)
     try:
         document = _document(rows, fields)
@@ -40,18 +35,16 @@ def insert_rows(rows: Iterable[AnyModel]) -> list[AnyModel]:
 
 
 def _document(rows: Sequence[models.Model], fields: Sequence[AnyField]) -> str:
-    columns, values = [field.column for field in fields], attrgetter(*(field.attname for field in fields))
-    return orjson.dumps([dict(zip(columns, values(row), strict=True)) for row in rows]).decode()
+    return document_of(fields, map(attrgetter(*(field.attname for field in fields)), rows))
 
 
 def _insert(model: type[models.Model], fields: Sequence[AnyField], document: str) -> list[object]:
     """Insert the rows of this JSON document; return their primary keys in the same order."""
     columns = ", ".join(map(quoted, fields))
-    typed = ", ".join(f"{quoted(field)} {column_type(field)}" for field in fields)
     with connection.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO {table_of(model)} ({columns}) "  # noqa: S608  # our own table
-            f"SELECT * FROM json_to_recordset(%s) AS new ({typed}) RETURNING {quoted(model._meta.pk)}",
+            f"SELECT * FROM json_to_recordset(%s) AS new ({typed(fields)}) RETURNING {quoted(model._meta.pk)}",
             [document],
         )
         return [key for (key,) in cursor.fetchall()]

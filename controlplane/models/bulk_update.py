@@ -3,10 +3,11 @@ others."""
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+import orjson
 from django.db import DataError, IntegrityError, connection, models, transaction
 from django.db.backends.utils import CursorWrapper
 
@@ -14,6 +15,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 AnyField: TypeAlias = "models.Field[Any, Any]"
+# The columns whose values have the same form in JSON as in the row. FloatField is another such one if its values are
+# finite. Other kinds of columns are left to Django.
+PLAIN = (
+    models.BooleanField, models.CharField, models.DateTimeField, models.ForeignKey,
+    models.IntegerField, models.JSONField, models.TextField, models.UUIDField,
+)  # fmt: skip
 # Errors that a single row can cause; a lost connection is not among them.
 REFUSED = (DataError, IntegrityError, ValueError, OverflowError)
 
@@ -60,19 +67,46 @@ def _change_each(rows: type[models.Model], names: Sequence[str], changes: Sequen
     time to build in Django than to execute."""
     by_name = {field.name: field for field in rows._meta.concrete_fields}
     fields = [by_name[name] for name in (*names, rows._meta.pk.name)]
-    values = [
-        [
-            field.get_db_prep_save(value, connection)
-            for field, value in zip(fields, (*change.fields.values(), change.key), strict=True)
-        ]
-        for change in changes
-    ]
+    plain = [(*change.fields.values(), change.key) for change in changes]
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            _update_from_values(cursor, rows, fields, values)
+            _update_together(cursor, rows, fields, plain)
         else:
             *assigned, key = (f"{quoted(field)} = %s" for field in fields)
-            cursor.executemany(f"UPDATE {table_of(rows)} SET {', '.join(assigned)} WHERE {key}", values)  # noqa: S608  # our own table
+            statement = f"UPDATE {table_of(rows)} SET {', '.join(assigned)} WHERE {key}"  # noqa: S608  # our own table
+            cursor.executemany(statement, _prepared(fields, plain))
+
+
+def _update_together(
+    cursor: CursorWrapper,
+    rows: type[models.Model],
+    fields: Sequence[AnyField],
+    values: Sequence[Sequence[Any]],
+) -> None:
+    """Write all rows by one UPDATE; PostgreSQL takes three times as long for one UPDATE per row. It takes a JSON
+    document of them apart in less time than Django and the driver need to convert and quote each value. `fields`: the
+    columns to set, then the primary key. `values`: per row, one value for each of `fields`."""
+    try:
+        document = document_of(fields, values) if all(isinstance(field, PLAIN) for field in fields) else None
+    except TypeError:
+        # Such as an integer of more than 64 bits, or half of a character.
+        document = None
+    if document is None:
+        _update_from_values(cursor, rows, fields, _prepared(fields, values))
+        return
+    *assigned, key = (f"{quoted(field)} = new.{quoted(field)}" for field in fields)
+    cursor.execute(
+        f"UPDATE {table_of(rows)} AS old SET {', '.join(assigned)} "  # noqa: S608  # our own table
+        f"FROM json_to_recordset(%s) AS new ({typed(fields)}) WHERE old.{key}",
+        [document],
+    )
+
+
+def _prepared(fields: Sequence[AnyField], values: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    return [
+        [field.get_db_prep_save(value, connection) for field, value in zip(fields, line, strict=True)]
+        for line in values
+    ]
 
 
 def _update_from_values(
@@ -81,8 +115,7 @@ def _update_from_values(
     fields: Sequence[AnyField],
     values: Sequence[Sequence[Any]],
 ) -> None:
-    """Write all rows by one UPDATE ... FROM (VALUES ...); PostgreSQL takes three times as long for one UPDATE per row.
-    `fields`: the columns to set, then the primary key. `values`: per row, one value for each of `fields`."""
+    """Write all rows by one UPDATE ... FROM (VALUES ...). `values`: in the driver's form."""
     *assigned, key = (f"{quoted(field)} = new.{quoted(field)}::{column_type(field)}" for field in fields)
     columns, row = ", ".join(map(quoted, fields)), f"({', '.join(['%s'] * len(fields))})"
     cursor.execute(
@@ -96,6 +129,18 @@ def column_type(field: AnyField) -> str:
     """Return the column's SQL type without its length, for casts: a cast to varchar(63) would silently cut a longer
     text."""
     return str(field.rel_db_type(connection)).partition("(")[0]
+
+
+def document_of(fields: Sequence[AnyField], rows: Iterable[Sequence[Any]]) -> str:
+    """Return the rows as a JSON document, from which PostgreSQL reads them by json_to_recordset. `rows`: per row, one
+    value for each of `fields`. Raise TypeError for values that JSON cannot express."""
+    columns = [field.column for field in fields]
+    return orjson.dumps([dict(zip(columns, values, strict=True)) for values in rows]).decode()
+
+
+def typed(fields: Sequence[AnyField]) -> str:
+    """Return the columns with their types, for json_to_recordset."""
+    return ", ".join(f"{quoted(field)} {column_type(field)}" for field in fields)
 
 
 def table_of(rows: type[models.Model]) -> str:

@@ -129,6 +129,8 @@ LAYERS = {
     "controlplane.loop.engine_pool": "engine_pool",
     "controlplane.loop.observe": "queries",  # rows -> view, for the loop and for what-if questions
     "controlplane.loop.node_views": "queries",  # its nodes
+    "controlplane.loop.job_views": "queries",  # its jobs
+    "controlplane.loop.constructors": "queries",
     "controlplane.loop.placements": "queries",  # its pods
     "controlplane.loop.host": "root",  # the process: Celery's application and the loop
     "controlplane.loop.wake": "wake",
