@@ -113,7 +113,9 @@ def _note_unreachable(command: Command, token: str, error: EngineUnreachable) ->
     """Record that the engine did not answer, and schedule a retry. Tries are limited only while the command's cluster
     is otherwise reachable, because then the fault may be in the command."""
     handler = handler_for(command.kind)
-    refusal = CommandRefused(CLUSTER_FAILED, _storable(str(error)), is_passing=True)
+    # Messages of TLS and HTTP libraries have lines.
+    words = " ".join(str(error).split())
+    refusal = CommandRefused(CLUSTER_FAILED, _storable(words), is_passing=True)
     # Commands of volumes, snapshots and caches name no cluster: only their rows can show what they wait for.
     is_named, is_reachable = command.cluster_id is not None, False
     if is_named:

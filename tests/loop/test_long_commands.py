@@ -116,7 +116,7 @@ def test_a_command_that_names_no_cluster_waits_for_one_that_is_away(db: None, co
     command = order(tries=Command.MOST_TRIES)
 
     def away(_: CommandRun) -> None:
-        raise EngineUnreachable("https://cluster:6443 does not answer.")
+        raise EngineUnreachable("https://cluster:6443\ndoes not answer.")
 
     copying.body = away
     carry_out_here(command.pk)
