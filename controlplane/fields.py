@@ -191,7 +191,8 @@ def inside(reader: Reader, value: Any, suffix: str) -> Any:
 
 def mapped(names: Names, reader: Reader, most: int) -> Reader:
     """Return a reader of JSON objects with at most `most` keys, each valid by `names`; `reader` reads the values. It
-    raises Refused for other values; `suffix` then starts with the refused key."""
+    raises Refused for other values; `suffix` is a JSON pointer that begins with the refused key, or "" if the value is
+    no object (not_an_object) or has too many keys (too_many)."""
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):

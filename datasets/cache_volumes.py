@@ -88,8 +88,8 @@ def volume_of(location: CacheLocation) -> Volume:
 
 
 def claimed_volume(cluster: Cluster, project: str, claim: CacheClaim) -> Volume:
-    """Return the volume of a project with this claim. Raises EngineUnreachable if the cluster's engine cannot be
-    opened."""
+    """Return a handle on the cache volume of a project with this claim. Sends no request; the claim may not exist yet.
+    Raises EngineUnreachable if the cluster's engine cannot be opened."""
     return cast(VolumeEngine, engine_for(cluster)).caches(project, claim)
 
 

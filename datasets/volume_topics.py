@@ -22,7 +22,8 @@ def _project_of_volume(volume_id: str) -> int | None:
 
 
 def _is_volume_touched(touch: Touch) -> bool:
-    """Return whether the event is about the volume, or about a job that mounts it, whose state is shown."""
+    """Return whether the event may change the topic: it is about the volume, or about any job of its project, whether
+    or not the job mounts the volume."""
     event = touch.event
     if event.data.get("volume") == touch.subject:
         return True

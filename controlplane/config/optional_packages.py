@@ -1,4 +1,5 @@
-"""Optional packages of our libraries that nothing here uses: loading them costs every process time and memory."""
+"""Keep libraries from importing optional packages that nothing here uses: each would cost every process time and
+memory."""
 
 import sys
 from collections.abc import Iterator, Sequence

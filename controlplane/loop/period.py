@@ -44,7 +44,8 @@ class Period:
 
     def settle(self, seen_event: int) -> None:
         """Switch to the long period if every job and command has been finished for LINGER_SECONDS and every cluster
-        answers. `seen_event`: the newest event number before the cycle that found nothing to do."""
+        answers; to the short one if work is unfinished or a cluster does not answer. `seen_event`: the newest event
+        number before the cycle that found nothing to do."""
         rouses = self._rouses
         if not is_quiet():
             self.rouse()
@@ -60,8 +61,9 @@ class Period:
             self.rouse()
 
     def has_news(self) -> bool:
-        """Return whether a cycle must examine the clusters: after a notification, after an event without one, or
-        after a long time. Otherwise the cycle only records that the loop runs."""
+        """Return whether a cycle must examine the clusters: after a notification, after an event without one (which
+        also switches to the short period), or after a long time. Otherwise the cycle only records that the loop
+        runs."""
         if self._busy.is_set():
             return True
         # Measurements of idle devices are written at any time and need no cycle.
@@ -73,8 +75,8 @@ class Period:
     def pause(
         self, wakeup: threading.Event, period_seconds: float, quiet_seconds: float = QUIET_PASS_SECONDS
     ) -> None:
-        """Wait until `wakeup` is set, for at most `period_seconds`. While no work is unfinished, wait until `rouse`
-        instead, for at most `quiet_seconds`; what sets `wakeup` calls `rouse` too."""
+        """Wait until `wakeup` is set, for at most `period_seconds`. While no work is unfinished, wait until `rouse` is
+        called instead, for at most `quiet_seconds`. Whatever sets `wakeup` must call `rouse` too."""
         if not self._busy.is_set() and not wakeup.is_set():
             self._busy.wait(quiet_seconds)
         elif not wakeup.wait(period_seconds) and not self._busy.is_set():

@@ -197,8 +197,9 @@ class _Cycle:
     # freed, else capacity taken from jobs that were running before this cycle.
 
     def serve_in_share(self) -> bool:
-        """Serve every job with which its project stays within its fair share. Return whether jobs were stopped for
-        that."""
+        """Serve, in turn, the jobs with which their project stays within its fair share, and those that may replace
+        lower priorities of their own project: on free capacity, else by stopping jobs. A job without room keeps
+        waiting. Return whether jobs were stopped."""
         before = len(self._state.victims)
         queue = QueueIterator(self._ready, self._why_no_turn)
         while (job_class := queue.take()) is not None:

@@ -158,7 +158,7 @@ class CycleState:
         return sum(pod.milli_gpus for pod in closed)
 
     def divide(self, classes: Sequence[JobClass]) -> tuple[Share, ...]:
-        """Set every project's fair share, given the waiting jobs. Return the numbers of each project."""
+        """Set every project's fair share, given the waiting jobs in `classes`. Return one Share per project."""
         waiting = by_project(classes)
         divide_cluster(self.total_milli_gpus, self.accounts, waiting, self.view.usage_weight_milli)
         return tuple(

@@ -86,7 +86,8 @@ class ShrinkPolicy(VictimPolicy):
 
     @property
     def required(self) -> Set[Candidate]:
-        """Return what the other policy requires."""
+        """Candidates of which each set must contain at least one, as in the wrapped policy; empty if any set will
+        do."""
         return self._policy.required
 
     def completes(self, victims: Collection[Candidate]) -> bool:

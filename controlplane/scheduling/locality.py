@@ -45,8 +45,9 @@ class WaitsForData:
         self._passed: list[tuple[JobClass, Waiting]] = []
 
     def pass_over(self, job_class: JobClass) -> bool:
-        """Pass over the next job of a class if it is to wait for a copy of its data instead of stopping jobs: it fits
-        at one of its `fillable` locations, beside the jobs that wait so already. Return whether it is."""
+        """Let the next job of a class wait for a copy of its data instead of stopping jobs, if it fits at one of its
+        `fillable` locations beside the jobs that wait so already: count it in its project's share, and skip it until
+        `take_back`. Return False, with nothing changed, if it does not fit so or fits where its data is."""
         item = job_class.head
         if not self._take(item):
             return False

@@ -176,9 +176,14 @@ class Moves:
         return victims if victims is not None and policy.stays_in_share(victims) else None
 
     def may_replace(self, item: Waiting) -> bool:
-        """Return whether it is worth searching for jobs that the job could `replace`; tests numbers only. Lower
-        priorities must run in its project. Without them the project must stay within its limit and, with the job,
-        gain something inside its quota."""
+        """Return whether to search for jobs that the job could `replace`. Tested by arithmetic only, so that True may
+        be wrong.
+
+        False if the job stands for missing workers; if no lower priority ran in its project; if it is not preemptible
+        and would exceed a quota; or if the project, with the job in the place of its lower priorities, would exceed its
+        limit. Unless a limit forbids the job now, also False if it requests no GPUs, or if the project would then
+        exceed its quota or has reached it now.
+        """
         account, job = item.account, item.job
         if job.grows or not self.is_above_lowest(account, job.priority) or over_quota(item) is not None:
             return False

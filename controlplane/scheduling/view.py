@@ -285,7 +285,8 @@ def placements_to_lists(placements: Iterable[PodPlacement]) -> list[dict[str, An
 
 
 def placements_from_lists(data: Iterable[Mapping[str, Any]]) -> tuple[PodPlacement, ...]:
-    """Return the placements that `asdict`, `placements_to_lists` or JSON gave."""
+    """Return placements from their plain form: that of `dataclasses.asdict` or `placements_to_lists`, also read back
+    from JSON."""
     return tuple(
         PodPlacement(pod["rank"], pod["node"], tuple((index, milli) for index, milli in pod["devices"]))
         for pod in data

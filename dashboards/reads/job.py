@@ -121,8 +121,9 @@ def explain(actor: Actor, job: Job) -> Row | None:
 
 
 def job_outlook(actor: Actor, job: Job) -> Row:
-    """Return {"start_estimate", "fixes", "is_known"}: when a queued job is expected to start (None if unknown) and
-    which changes would start it, as sentences. Takes seconds."""
+    """Return {"start_estimate", "fixes", "is_known"}. `start_estimate`: {"earliest", "latest"} of the expected start of
+    a queued job, None if it has none; `fixes`: sentences on changes that would start it; `is_known`: always True, which
+    marks the estimate as computed. Stores the estimate. Takes seconds."""
     found = outlook(job, visible_project_names(actor))
     fixes = [fix["message"] for fix in found["would_start_if"]]
     return {"start_estimate": found["start_estimate"], "fixes": fixes, "is_known": True}

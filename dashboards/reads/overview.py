@@ -91,7 +91,9 @@ def read_facts(sees: Sees, shares: Mapping[str, Row]) -> Facts:
 
 
 def figures(facts: Facts) -> list[Row]:
-    """Return the seven figures of the overview, each with its key, name, value, a sentence and a link."""
+    """Return the seven figures of the overview, each with its "key", "name", "value" (text), "under" (the sentence
+    below it) and "url"; some also with "unit" (text behind the value), "is_warning", or "since" (when the oldest queued
+    job was queued; None if there is none or the reader may not see all)."""
     total = queries.totals(facts.devices, facts.nodes, facts.jobs)
     held, use = total["gpus_allocated"], total["gpu_utilization"]
     share = formats.percent(held / total["gpus"]) if total["gpus"] else ""

@@ -1,5 +1,5 @@
 """Read and hash files, and send the contents that the lake lacks to a sink. One reader per process; not
-thread safe."""
+thread-safe."""
 
 import os
 import time

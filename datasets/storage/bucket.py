@@ -59,7 +59,7 @@ class TooShort(Exception):
 
 
 class Bucket:
-    """The objects below a prefix of a bucket. Thread safe."""
+    """The objects below a prefix of a bucket. Thread-safe."""
 
     def __init__(
         self,

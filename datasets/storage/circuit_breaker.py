@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 class CircuitBreaker:
     """Open for `open_seconds` after each failure; then one call at a time is allowed until one succeeds. With
-    0 seconds it never opens. Thread safe."""
+    0 seconds it never opens. Thread-safe."""
 
     def __init__(self, open_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._open_seconds, self._clock = open_seconds, clock

@@ -86,7 +86,8 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (digest, bytes) of contents of one pack, or of one content with its own file; see Lake.contents."""
+        """Yield (digest, bytes) of the contents at `located`, which must all be of one pack, or be one content with its
+        own file. The caller must verify the digests. Raises as `Lake.contents` does."""
 
     def read_many(
         self, digests: Sequence[bytes], budget: Budget = UNLIMITED

@@ -196,7 +196,8 @@ class Training:
             yield [part.to(self._use.device, non_blocking=True) for part in batch]
 
     def _step(self, net: nn.Module, batch: Batch, stop: StopRequest) -> tuple[float, float, bool]:
-        """Return loss and accuracy over all ranks, and whether any rank was asked to stop."""
+        """Train on one batch and update the weights. A collective call: every rank must make it. Return the means of
+        loss and accuracy over all ranks, and whether any rank was asked to stop."""
         program = self._program
         net.train()
         for group in program.optimizer.param_groups:

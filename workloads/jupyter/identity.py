@@ -1,4 +1,4 @@
-"""Who may use a job's JupyterLab: requests with the job's service token."""
+"""Jupyter identity provider that admits requests with the job's service token."""
 
 from __future__ import annotations
 

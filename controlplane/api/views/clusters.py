@@ -163,7 +163,7 @@ class ClusterDetail(ApiView):
 
 
 class ClusterCheck(ApiView):
-    """Check a cluster again."""
+    """Queue a check of a cluster. The answer is the cluster before the check ends. For admins."""
 
     @operation("Check the cluster again", answer=ref("Cluster"))
     def post(self, call: Call, name: str) -> Answer:

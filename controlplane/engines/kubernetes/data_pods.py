@@ -24,7 +24,7 @@ START_SECONDS = 600.0
 WATCH_SECONDS = 2
 # A pod that has nothing to print for longer counts as unreachable.
 SILENCE_SECONDS = 60.0
-# For so long the log of a running pod may be out of reach, as while its kubelet restarts.
+# A kubelet restart may make a running pod's log unreadable for this long.
 UNREAD_SECONDS = 60.0
 
 
@@ -194,7 +194,7 @@ def _refused(error: ApiError) -> Blocked:
 
 
 def phase_of(pod: Raw) -> str:
-    """Return the pod's phase: Pending, Running, Succeeded or Failed."""
+    """Return the pod's phase, such as Running or Succeeded; Pending if it has no status yet."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 

@@ -178,7 +178,7 @@ def _list_of(body: Raw) -> str:
 
 
 def _anchor_of(raw: Raw) -> str:
-    """Return the uid of the anchor that owns an object, "" for none. Also "" for a pod, which is identified by its
-    labels: the end of a pod that is being deleted must still be observed."""
+    """Return the uid of the anchor that owns an object, "" if none does. Always "" for a pod: it is identified by its
+    labels, and is adopted even while it is deleted with its anchor, so that its end is observed."""
     owners = raw["metadata"].get("ownerReferences") or () if raw.get("kind") != "Pod" else ()
     return next((owner["uid"] for owner in owners if owner["kind"] == "ConfigMap"), "")

@@ -21,8 +21,8 @@ START_ERRORS = ("StartError", "ContainerCannotRun", "RunContainerError")
 @cache
 def python(program: ModuleType, *below: ModuleType) -> tuple[str, ...]:
     """Return a container's command that runs the text of `program`; arguments may be appended. `below`: modules of
-    ours, besides pod_program, from which the program imports; their text comes first. No text may contain a dollar
-    sign before a bracket, which Kubernetes would expand."""
+    ours, besides pod_program, from which the program imports; their text comes first. No text may contain "$(", which
+    Kubernetes would expand."""
     text = "".join(map(inspect.getsource, below)) + inspect.getsource(program)
     text = text.replace("from __future__ import annotations\n", "")
     for module in (pod_program, *below):

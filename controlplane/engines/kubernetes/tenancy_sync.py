@@ -58,8 +58,14 @@ class Syncer:
     _clock: Callable[[], float] = time.monotonic
 
     def sync(self, wanted: Iterable[Raw], pods: Iterable[Raw]) -> None:
-        """Apply the wanted objects that differ, and remove old anchors without pods. `pods`: all pods of this
-        installation. Raise EngineRefused for the first refused request, after trying the rest."""
+        """Apply the objects of `wanted` that differ from the cluster's, and delete our quotas and network policies in
+        the namespaces of wanted projects, and our queues, that are not in it: `wanted` must be complete. Also delete
+        old anchors of attempts without a pod in `pods`, which must have all pods of this installation.
+
+        Differences and unwanted objects are found only every CHECK_SECONDS and when the set of wanted objects changes;
+        in between only bodies that changed are applied. Raise EngineRefused for the first refused request, after trying
+        the rest.
+        """
         unswept = self._sweep(pods)
         wanted = tuple(wanted)
         identities = frozenset(_identity(body) for body in wanted)
