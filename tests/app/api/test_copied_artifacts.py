@@ -97,7 +97,7 @@ def test_more_than_the_disk_has_free_is_refused_before_it_is_copied(
     keep_artifacts()
     wait_until(carry_out_due, what="the try that is refused")
     artifact = Artifact.objects.get(job=job)
-    assert (artifact.state, "5 bytes" in artifact.message) == ("keeping", True)
+    assert (artifact.state, "5 B" in artifact.message) == ("keeping", True)
     assert list((tmp_path / FOLDER).iterdir()) == []
     # However long it takes until there is room.
     Command.objects.unfinished().update(not_before=timezone.now(), tries=1_000)
