@@ -5,6 +5,7 @@ that nothing changed, without a look at each file.
 """
 
 import marshal
+import mmap
 import os
 import subprocess
 import time
@@ -16,14 +17,15 @@ from pathlib import Path
 from typing import Self
 
 from datasets.ingest.reader import RACY_NS
-from datasets.ingest.tree import Directory, Skipped, Walk, skipped_reason
+from datasets.ingest.tree import Directory, Row, Skipped, Walk, skipped_reason
 from datasets.manifests import EXECUTABLE, FILE, LINK
 
 _FORMAT = 1
 # Of everything but directories: type, mode, size, mtime, inode, path, target of a link. Names have no zero byte.
 _WHAT = ["-type", "d", "-o", "-printf", r"%y %m %s %T@ %i %P\0%l\0"]
-# find writes ten digits of a second's fraction, of which a file system has nine.
-_FRACTION_DIGITS, _KEPT_DIGITS = 10, 9
+# Where in a time the point is, where the fraction begins, and where its digits end that a file system has: it has nine,
+# find writes ten.
+_POINT, _FRACTION, _KEPT = -11, -10, -1
 _HASH_BYTES = 32
 
 
@@ -69,16 +71,16 @@ class Listing:
             os.close(self._output)
 
     @cached_property
-    def raw(self) -> bytes | None:
+    def raw(self) -> bytes | mmap.mmap | None:
         """Wait for find; return what it wrote, None if it failed."""
         if self._process is None:
             return None
         is_complete = self._process.wait() == 0
         if not is_complete:
             return None
-        with open(self._output, "rb", closefd=False) as file:
-            file.seek(0)
-            return file.read()
+        # Mapped: memory for a copy costs as much as the hash.
+        is_empty = os.fstat(self._output).st_size == 0
+        return b"" if is_empty else mmap.mmap(self._output, 0, prot=mmap.PROT_READ)
 
     @property
     def digest(self) -> bytes:
@@ -90,7 +92,7 @@ class Listing:
         if self.raw is None:
             return None
         try:
-            return _walk_of(self.raw.split(b"\0"))
+            return _walk_of(self.raw[:].split(b"\0"))
         except ValueError:
             # Times before 1970, of which find writes the fraction as if they were positive.
             return None
@@ -105,6 +107,8 @@ class Listing:
 def _walk_of(fields: list[bytes]) -> Walk:
     found: dict[bytes, Directory] = {}
     skipped: list[Skipped] = []
+    rows: list[Row] = []
+    last: bytes | None = None
     for entry, target in zip(fields[:-1:2], fields[1::2], strict=True):
         kind, mode, size, mtime, inode, path = entry.split(b" ", 5)
         above, slash, name = path.rpartition(b"/")
@@ -116,19 +120,17 @@ def _walk_of(fields: list[bytes]) -> Walk:
             continue
         else:
             of_kind = LINK
-        row = name, of_kind, int(size), _nanoseconds(mtime), int(inode)
-        if above not in found:
-            found[above] = Directory(above, [])
-        found[above].rows.append(row)
+        # Most files follow another one of their directory.
+        if above != last:
+            last = above
+            rows = found.setdefault(above, Directory(above, [])).rows
+        if mtime[:1] == b"-" or mtime[_POINT:_FRACTION] != b".":
+            raise ValueError
+        nanoseconds = int(mtime[:_POINT] + mtime[_FRACTION:_KEPT])
+        rows.append((name, of_kind, int(size), nanoseconds, int(inode)))
     for directory in found.values():
         directory.rows.sort()
     return Walk(sorted(found.values(), key=lambda directory: directory.path), skipped)
-
-
-def _nanoseconds(mtime: bytes) -> int:
-    if mtime[:1] == b"-" or mtime[-1 - _FRACTION_DIGITS] != ord("."):
-        raise ValueError
-    return int(mtime[: -1 - _FRACTION_DIGITS] + mtime[-_FRACTION_DIGITS:][:_KEPT_DIGITS])
 
 
 def load_seen(index: Path) -> Seen | None:
