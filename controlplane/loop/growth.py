@@ -149,8 +149,8 @@ def _goes_before(attended: Attended) -> bool:
 
 
 def missing_workers(attended: Attended) -> int:
-    """Return how many workers the job has fewer than it was submitted or last scaled with; 0 while an operation is
-    open."""
+    """Return how many workers the job lacks of the number with which it was submitted or last scaled; 0 while an
+    operation is open and before the attempt's first generation."""
     if attended.operation is not None or attended.generation is None:
         return 0
     return attended.job.pods_wanted - len(attended.members)

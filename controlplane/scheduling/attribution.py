@@ -11,7 +11,8 @@ from controlplane.scheduling.victims import Candidate, ReclaimPolicy
 
 def attribute_preempts(state: CycleState) -> bool:
     """Give each victim a beneficiary that uses it: the present one if it has a promise, else a job whose promise uses
-    the victim's capacity, else the present one if it starts. Return False if a victim has no such job."""
+    the victim's capacity, else the present one if it starts. Return False if a victim has no such job; others may have
+    been changed by then, so the caller must roll back."""
     # The next cycle renews a beneficiary's promise in any case, so it must be the job that waits for the victim.
     return all(
         preempt.beneficiary in state.promises

@@ -49,8 +49,8 @@ def decide(view: ClusterView) -> Plan:
 
 
 def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
-    """Run one cycle over a state whose jobs are those of its view, and over its queued jobs. Return the plan.
-    `state.rewind` undoes all that the cycle changes in the state."""
+    """Run one cycle and return the plan. `state` must hold exactly the jobs of its view, and `queued` its queued jobs.
+    Both are changed: `state.rewind` undoes that for the state, the next `queued.classes()` for the queue."""
     # How places are compared: tightest fit, or least fragmentation if the view asks for it.
     state.choose_scorer()
     cycle = _Cycle(state, queued)

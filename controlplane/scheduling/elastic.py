@@ -62,26 +62,26 @@ def as_promised(item: Waiting) -> Waiting | None:
 
 
 class ShrinkPolicy(VictimPolicy):
-    """Which jobs may be stopped: those that another policy accepts and that can shrink."""
+    """Which jobs may be stopped: those that the wrapped `policy` accepts and that can shrink."""
 
     def __init__(self, policy: VictimPolicy) -> None:
         self._policy = policy
 
     @property
     def signature(self) -> Hashable:
-        """What the policy's verdicts depend on: that of the other policy, and that victims can shrink."""
+        """What the policy's verdicts depend on: that of the wrapped policy, and that victims can shrink."""
         return "shrink", self._policy.signature
 
     def concerns(self, victim_account: Account) -> bool:
-        """Return whether the other policy may accept jobs of this project."""
+        """Return whether the wrapped policy may accept jobs of this project."""
         return self._policy.concerns(victim_account)
 
     def may_preempt(self, candidate: Candidate) -> bool:
-        """Return whether the job is elastic, above its minimum size, and accepted by the other policy."""
+        """Return whether the job is elastic, above its minimum size, and accepted by the wrapped policy."""
         return candidate.can_shrink and self._policy.may_preempt(candidate)
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the other policy accepts the set."""
+        """Return whether the wrapped policy accepts the set."""
         return self._policy.accepts(victims)
 
     @property
@@ -91,7 +91,7 @@ class ShrinkPolicy(VictimPolicy):
         return self._policy.required
 
     def completes(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the set is enough for the other policy."""
+        """Return whether the set is enough for the wrapped policy."""
         return self._policy.completes(victims)
 
 

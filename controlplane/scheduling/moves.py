@@ -158,8 +158,8 @@ class Moves:
         return self._lowest.get(account.name, priority) < priority
 
     def could_replace_own(self, item: Waiting) -> bool:
-        """Return whether the job, which fits nowhere now, can take the place of lower-priority jobs of its project so
-        that the project stays within its share. Otherwise those jobs would keep the share that it needs."""
+        """Return whether the job fits nowhere now but can take the place of lower-priority jobs of its project so that
+        the project stays within its share: those jobs would otherwise keep the share that it needs."""
         if not self.is_above_lowest(item.account, item.job.priority):
             return False
         if not self._state.has_victim(ReplaceOwnPolicy(item)):
@@ -206,8 +206,8 @@ class Moves:
         return None if victims is None else self._take(item, victims)
 
     def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Stop jobs of lower priority in the job's own project, and serve the job. Return the stopped jobs; None,
-        with nothing changed, if they are not enough."""
+        """Stop jobs of lower priority in the job's own project, and serve the job. Return the stopped jobs; None, with
+        nothing changed, if they are not enough or the job stands for missing workers."""
         if item.job.grows or not self.is_above_lowest(item.account, item.job.priority):
             return None
         victims = self._find_replaced(item) or self.find_victims(item, PreemptPolicy(item))

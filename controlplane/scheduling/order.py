@@ -277,8 +277,8 @@ class QueueIterator:
 
     def reopen(self, accounts: Collection[Account], may_fit: Callable[[Cause, JobClass], bool]) -> None:
         """Sort the projects `accounts`, which lost jobs, again, and put closed classes back: all of their departments
-        (or projects without one), and those of each cause for which `may_fit` returns True. It is called with the
-        cause and the first of its other classes."""
+        (or projects without one), and all others that were closed by a cause for which `may_fit` returns True.
+        `may_fit` is called once per cause, with the cause and one of these other classes."""
         changed = set(accounts)
         for cause, by_top in list(self._closed.items()):
             opened = [by_top.pop(top) for top in _tops(accounts) if top in by_top]

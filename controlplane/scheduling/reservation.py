@@ -26,8 +26,9 @@ _TIME = itemgetter(0)
 class Reservation:
     """The time `at` (Unix seconds) and the `placements` at which the gang `item` is expected to start.
 
-    `room`: the capacity that is free at that time, which is modified. `now`: in Unix seconds. `_later`: what is free
-    on those nodes at that time, without the gang and without the jobs of this plan that run longer. Jobs that the
+    `room`: the capacity that is free at that time; the reservation keeps it, takes the gang's capacity from it, and
+    changes it further, so the caller must not use it afterwards. `now`: in Unix seconds. `_later`: what is free on
+    those nodes at that time, without the gang and without the jobs of this plan that run longer. Jobs that the
     reservation binds and that run beyond `at` may use no more than this.
     """
 

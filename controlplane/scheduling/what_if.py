@@ -21,7 +21,8 @@ LEAST_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A number before and after a change; None if a simulation does not give it."""
+    """A number before and after a change, each None if that simulation has none: the project is not in it, the job does
+    not start, or no job starts in both."""
 
     before: int | None
     after: int | None

@@ -141,8 +141,8 @@ class Watching:
             self._hidden |= {raw["metadata"]["uid"]}
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
-        """Block until something has changed since the last call, and return True; False after the timeout. Starts the
-        watches if necessary."""
+        """Block until something has changed since the last call, by any thread, and return True; False after
+        `timeout_seconds`. Starts the watches if necessary."""
         self._start()
         with self._changed:
             has_changed = self._changed.wait_for(lambda: self._changes != self._noticed, timeout_seconds)

@@ -201,7 +201,8 @@ class KubernetesEngine:
         return CLAIM_DELETED if found is None else found
 
     def caches(self, project: str, claim: CacheClaim) -> CacheVolume:
-        """Return the cache volume that `claim` describes."""
+        """Return a handle on the project's cache volume that `claim` describes. Sends no request; the claim may not
+        exist yet."""
         return CacheVolume(self.client, project, self._profile, claim, lambda: self._make_namespace(project))
 
     def _make_namespace(self, project: str) -> None:

@@ -299,8 +299,9 @@ def _taker(noted: Mapping[str, str]) -> str:
 
 
 def without_group(report: PodReport, pod: Mapping[str, Any], now: datetime) -> PodReport:
-    """Return the report of a pod whose PodGroup is not in the cluster. If the pod waits and is not new, it failed, so
-    that it is created again with a group."""
+    """Return the report of a pod whose PodGroup is not in the cluster. If the pod waits for a node and is older than
+    GROUP_DELAY, it is reported as failed (UNSCHEDULABLE), so that it is created again with a group; else the report is
+    unchanged."""
     made_at = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
     if report.node or report.state != base.STARTING or now - made_at < GROUP_DELAY:
         return report
