@@ -226,6 +226,7 @@ class Moves:
     def _take(
         self, item: Waiting, victims: frozenset[Candidate], *, is_for_aged: bool = False
     ) -> frozenset[Candidate] | None:
+        """Stop these jobs and serve the job. Return them; None, with none stopped, if the job cannot be served then."""
         # One of the victims gets missing workers in this plan, for which other jobs may have been stopped: it
         # may be a victim only once they have started.
         if not self._state.growing.isdisjoint(victim.job.id for victim in victims):
