@@ -72,17 +72,18 @@ class VolumeEngine(Protocol):
     """Additional methods of engines whose kind has `claims_volumes`."""
 
     def caches(self, project: str, claim: CacheClaim) -> Volume:
-        """Return a volume for a project's caches, with the name, class and size of `claim`."""
+        """Return a handle on a volume for a project's caches, with the name, class and size of `claim`. Sends no
+        request; the claim may not exist yet."""
 
 
 def caches_of(location: CacheLocation, run: CommandRun) -> Caches:
-    """Return the caches of a location, for use in the command of `run`. Raises Blocked if the directory cannot be
-    used, EngineUnreachable if the cluster of a volume does not answer."""
+    """Return the caches of a location, for use in the command of `run`. Raises Blocked if the directory cannot be used.
+    For a volume no cluster is opened yet: `fill` and `remove` of the result raise EngineUnreachable."""
     return store_of(location) if location.project is None else VolumeCaches(location, run)
 
 
 def volume_of(location: CacheLocation) -> Volume:
-    """Return the volume of a project's location. Raises EngineUnreachable if the cluster's engine cannot be opened."""
+    """Return a handle on the volume of a project's location, as `claimed_volume` does."""
     assert location.project is not None
     return claimed_volume(location.cluster, location.project.name, claim_of(location))
 

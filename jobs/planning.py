@@ -22,9 +22,10 @@ MILLI_GPU_HOUR = 1000 * 3600
 
 
 def plan_job(project: Project, body: Mapping[str, Any], *, actor: Actor, sees: Sees) -> dict[str, Any]:
-    """Return what would happen to a submission: where and when it starts, and which jobs stop for it; no forecast
-    for clusters that cannot be simulated (`can_replay`). Jobs of projects outside `sees` (None: all) are not
-    named. Stores nothing. Raises the errors of `submit_job`, and SimulationFailed."""
+    """Return what would happen to a submission, in REST form (component JobPlan): where and when it starts, and which
+    jobs stop for it. `starts_now` is None, without a forecast, for clusters that cannot be simulated (`can_replay`).
+    Jobs of projects outside `sees` (None: all) are not named. Stores nothing. Raises the errors of `submit_job`, and
+    SimulationFailed."""
     with transaction.atomic():
         submitted = submit_job(project, body, actor=actor)
         job = observe_job(submitted)

@@ -181,7 +181,8 @@ def is_silent(job_id: uuid.UUID | str, attempt: int, rank: int) -> bool:
 
 
 def metrics(job: Job) -> dict[str, Any]:
-    """Return the job's current use: utilisation 0 to 1 and GPU memory in MiB by pod, and its last reported progress."""
+    """Return the job's current use in REST form (component JobMetrics): utilisation 0 to 1 and GPU memory in MiB by pod
+    of the current attempt, and its last reported progress."""
     columns = ("rank", "gpu_utilization", "gpu_memory_mib")
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, released_at=None).order_by("rank")
     return {
@@ -310,9 +311,9 @@ def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explanation(job: Job, sees: Sees) -> dict[str, Any]:
-    """Return why a job is in its state, as recorded by the scheduler. Jobs ahead of it in projects outside
-    `sees` (None: all) are counted but not named; of the jobs that hold GPUs only the project is named.
-    `jobs.outlook` says what would start it."""
+    """Return why a job is in its state, as recorded by the scheduler, in REST form (component Explanation) without what
+    `jobs.outlook` adds. Jobs ahead of it in projects outside `sees` (None: all) are counted but not named; of the jobs
+    that hold GPUs only the project is named."""
     details = job.details if job.state == QUEUED else {}
     row = {name: getattr(job, name) for name in ("reason", "message", "details")}
     return {

@@ -35,9 +35,9 @@ class CannotSimulate(Exception):
 
 
 def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
-    """Return which jobs of the project's cluster would start, stop and wait if the project had the values of
-    `changes` in SHARE_COLUMNS. Jobs of projects outside `sees` (None: all) are counted but not named. Raises
-    CannotSimulate, and SimulationFailed if the simulation fails."""
+    """Return, in REST form (component WhatIf), which jobs of the project's cluster would start, stop and wait if the
+    project had the values of `changes` in SHARE_COLUMNS. Jobs of projects outside `sees` (None: all) are counted but
+    not named. Raises CannotSimulate, and SimulationFailed if the simulation fails."""
     view, changed = _views(project, changes)
     run_times = learned_run_times(project.cluster).expected
     found = simulator.ask("compare", view, changed, run_times, budget_seconds=BUDGET_SECONDS)
@@ -45,10 +45,10 @@ def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -
 
 
 def week_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
-    """Return how long the submissions of the last week, or fewer days of a busy cluster, would have waited if the
-    project had the values of `changes` in SHARE_COLUMNS. Both replays use the nodes and projects of today. Jobs
-    of projects outside `sees` (None: all) are counted but not named. Raises CannotSimulate, and SimulationFailed
-    if the simulation fails."""
+    """Return, in REST form (component WhatIf), how long the submissions of the last week, or fewer days of a busy
+    cluster, would have waited if the project had the values of `changes` in SHARE_COLUMNS. Both replays use the nodes
+    and projects of today. Jobs of projects outside `sees` (None: all) are counted but not named. Raises CannotSimulate,
+    also while another such replay runs in this process, and SimulationFailed if the simulation fails."""
     if not _replaying.acquire(blocking=False):
         raise CannotSimulate("Another replay is running; try again in a minute.")
     try:

@@ -30,10 +30,12 @@ FIGURES = 6
 
 
 def figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
-    """Return the figures of a job: progress, expected end and utilisation, as {"name", "value", "unit", "under"}.
+    """Return the first FIGURES figures of a job, as {"name", "value" (text), "unit" (text behind the value), "under"
+    (the sentence below it)}: those of its state and progress, then what it requests. A time that grows has "since" in
+    place of a value.
 
-    `detail`: the job in REST form. `reached`: the last progress of each attempt, by number. Until the current
-    attempt has reported, the previous one's is shown.
+    `detail`: the job in REST form. `reached`: the last progress of each attempt, by number. Until the current attempt
+    has reported, the previous one's is shown.
     """
     status = detail["status"]
     strip = _progress_figures(detail, reached)
@@ -108,8 +110,9 @@ def _asked_figures(detail: Row) -> list[Row]:
 
 
 def explain(actor: Actor, job: Job) -> Row | None:
-    """Return why a queued job waits: the compared numbers, the jobs ahead of it, and the jobs that hold GPUs.
-    None if it is not queued. For what takes longer to compute see `job_outlook`."""
+    """Return why a queued job waits, None if it is not queued: `jobs.queries.explanation` as the actor may see it, with
+    "numbers", the compared numbers as (label, text), and "outlook", {"start_estimate"} from the cache, None if none is
+    known. For what takes longer to compute see `job_outlook`."""
     if job.state != QUEUED:
         return None
     reasons = explanation(job, visible_project_names(actor))
@@ -130,9 +133,10 @@ def job_outlook(actor: Actor, job: Job) -> Row:
 
 
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:
-    """Return the metrics to draw for a job: {"name", "title", "axis", "width", "is_there"}; for kinds that report
-    progress, also those without values yet (`is_there` False). `detail`: the job in REST form. `reached`: the
-    last progress of each attempt. `is_whole`: True for the metrics tab, which also shows GPU memory."""
+    """Return the metrics to draw for a job: {"name", "title", "axis" ("step" or "time"), "width" (CSS classes),
+    "is_there"}; for kinds that report progress, also those without values yet (`is_there` False). `detail`: the job in
+    REST form. `reached`: the last progress of each attempt. `is_whole`: True for the metrics tab, which also shows GPU
+    memory."""
     steps = [progress for progress in reached.values() if progress.get("step") is not None]
     reported = {name for name in ("loss", "accuracy") for one in steps if one.get(name) is not None}
     there = reported | _measured(job, detail)

@@ -85,11 +85,13 @@ def reached_by_attempt(job: Job) -> dict[int, Row]:
 
 
 def stop_cost(actor: Actor, job: Job, detail: Row) -> Row:
-    """Return what stopping a job affects: {"pods", "gpus", "checkpoint_at", "checkpoint_step", "running_since",
-    "waiting", "first"}. `detail`: the job in REST form.
+    """Return what stopping a job affects. `detail`: the job in REST form.
 
-    `waiting`: the number of the cluster's other queued jobs; `first`: the first of them, without name and id if
-    the actor may not see it."""
+    "pods": those that have not ended, in REST form; "gpus": what it holds; "checkpoint_at", "checkpoint_step": its last
+    checkpoint, None if it has reported none; "running_since": None unless it is active; "waiting": the number of the
+    cluster's other queued jobs; "first": {"project", "id", "name"} of the first of them, id and name None if the actor
+    may not see it; None without one.
+    """
     progress = detail["status"]["progress"] or {}
     checkpoint = progress.get("checkpoint_at")
     queued = Job.objects.filter(project__cluster=job.project.cluster, state=QUEUED).exclude(pk=job.pk)

@@ -124,7 +124,7 @@ def usable_project(actor: Actor) -> str | None:
 
 
 def sentences(facts: Facts) -> dict[str, str]:
-    """Return the text under each figure of the overview, by the figure's name."""
+    """Return the text under each figure of the overview, by the figure's "key"."""
     devices = facts.devices
     return {
         "nodes": _node_states(facts.nodes) or _("all ready"),
@@ -140,7 +140,7 @@ def sentences(facts: Facts) -> dict[str, str]:
 
 
 def empty_words(facts: Facts) -> dict[str, str]:
-    """Return the texts to show in place of an empty list of running or of queued jobs."""
+    """Return the texts to show in place of an empty list of jobs: "running" and "queued"."""
     return {
         "running": _("No job of your projects is running.")
         if facts.hides(is_queued=False)

@@ -43,8 +43,9 @@ def with_bars(rows: Sequence[Row]) -> list[Row]:
 
 
 def bar(quota: float, status: Row, full: float) -> dict[str, Any]:
-    """Return the parts of one allocation bar, in percent of `full` GPUs: all allocated, the quota, borrowed beyond
-    it, and the fair share. `quota`: in GPUs; `status`: the project's, in REST form."""
+    """Return the parts of one allocation bar, in percent of `full` GPUs: "all" that is allocated, the "quota", what is
+    "borrowed" beyond it, and the "fair" share; "fair_differs": the fair share is neither 0 nor the quota. `quota`: in
+    GPUs; `status`: the project's, in REST form."""
     held, fair = status["allocated_gpus"], status["fair_share_gpus"]
     return {
         "all": _percent(held, full),

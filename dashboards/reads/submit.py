@@ -28,7 +28,8 @@ def projects_to_submit_to(actor: Actor) -> list[str]:
 
 
 def plan(project: Project, body: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
-    """Return what the scheduler would do with a submission: {"plan", "nodes"}, or {"problem"}; takes seconds.
+    """Return what the scheduler would do with a submission: {"plan": as `plan_job` returns it, "nodes": (name, number
+    of pods) of each node where it would start}; or {"problem": a sentence} if that cannot be computed. Takes seconds.
     Raises what `plan_job` raises for the submission."""
     try:
         found = plan_job(project, body, actor=actor, sees=visible_project_names(actor))

@@ -18,9 +18,13 @@ SHOWN = 8
 
 
 def what_if(project: Project, changes: Mapping[str, Any], sees: Sees, *, is_week: bool = False) -> Row:
-    """Return {"summary", "rows", "lists", "followed_seconds", "record"} for the project with the new values of
-    `changes`, or {"problem"} if they cannot be simulated; takes seconds. `sees`: the projects whose jobs may be
-    named, None for all. `is_week`: replay last week's submissions."""
+    """Return the effect of the new values of `changes` on the project's cluster, or {"problem": a sentence} if it
+    cannot be simulated; takes seconds. `sees`: the projects whose jobs may be named, None for all. `is_week`: replay
+    last week's submissions.
+
+    "summary": a sentence; "rows": each project's numbers before and after, as texts; "lists": the affected jobs by kind
+    of effect; "followed_seconds": the simulated time; "record": the replayed period, None unless `is_week`.
+    """
     ask = week_what_if if is_week else share_what_if
     try:
         found = ask(project, changes, sees=sees)

@@ -50,7 +50,9 @@ def timeline(job: Job, now: datetime, theme: Theme) -> Chart:
 
 
 def workers(job: Job) -> Row:
-    """Return the template context for the page of an elastic job's workers."""
+    """Return the template context of the page of an elastic job's workers: the allowed sizes and the present "size";
+    the newest "generations" and scale "operations", at most ROWS_MOST each, and the open one ("running", None without
+    one); sums over all attempts of what changes of size have cost (TOTALS); and the epochs done."""
     rows = list(_generations(job).order_by("-number")[:ROWS_MOST])
     # Of all attempts: what the job lost when it started again counts, too.
     every = Generation.objects.filter(attempt__job=job)

@@ -74,7 +74,8 @@ def version_shape(version: DatasetVersion) -> dict[str, Any]:
 
 
 def child_shape(directory: bytes, child: Child) -> dict[str, Any]:
-    """Return a file or directory of a version in REST form."""
+    """Return a file or directory of a version in REST form. `directory`: the path of the directory that contains it,
+    b"" for the top."""
     path = directory + b"/" + child.name if directory else child.name
     return {
         "name": shown(child.name),

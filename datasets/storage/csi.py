@@ -103,8 +103,8 @@ class CsiVolumes:
         self._make_claim(volume, origin, size, budget)
 
     def remove(self, volume: str) -> None:
-        """Delete a volume's claim with its content. The cluster delays that while a pod mounts it. Does nothing
-        for a missing one."""
+        """Delete a volume's claim with its content. The cluster delays that while a pod mounts it. Does nothing for a
+        missing one. Raises ApiError if the cluster refuses."""
         self._client.delete(f"{self._claims}/{claim_name(volume)}")
 
     def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
@@ -170,7 +170,8 @@ class CsiVolumes:
         return Taken(None, _bytes_of(last.get("restoreSize")), None)
 
     def remove_snapshot(self, snapshot: str) -> None:
-        """Delete a snapshot; volumes created from it stay."""
+        """Delete a snapshot; volumes created from it stay. Does nothing for a missing one. Raises ApiError if the
+        cluster refuses."""
         self._client.delete(f"{self._snapshots}/{snapshot_name(snapshot)}")
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:

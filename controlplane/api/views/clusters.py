@@ -219,7 +219,7 @@ def _attached() -> QuerySet[Cluster]:
 
 
 class ClusterSchedulerView(ApiView):
-    """The scheduler's input, which can be replayed on another machine."""
+    """The scheduler's input, which can be replayed on another machine. For admins."""
 
     @operation(
         "The scheduler's current view, for `python -m controlplane.scheduling.replay`",
