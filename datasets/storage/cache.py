@@ -35,6 +35,7 @@ from datasets.storage.tree_fill import (
     TreeFill,
     contents_of,
     digest_of,
+    is_written,
     silent,
     store_names,
 )
@@ -78,13 +79,16 @@ class CacheStore:
         sizes = contents_of(manifest)
         sources = self._sources(sizes, self.keys())
         lacking = set(sizes).difference(*(source.paths for source in sources.trusted))
+        # Their intact copy, if there is one, is found only by reading.
+        damaged = lacking & self._damaged()
         for source in sources.suspect:
+            tree = os.fsencode(source.tree)
             lacking -= {
                 name
                 for name, path in source.paths.items()
-                if name in lacking and os.path.lexists(os.path.join(os.fsencode(source.tree), path))
+                if name in lacking and is_written(os.path.join(tree, path), name, sizes[name])
             }
-        return sum(sizes[name] for name in lacking)
+        return sum(sizes[name] for name in lacking | damaged)
 
     def fill(
         self, key: str, lake: Lake, manifest: Manifest, budget: Budget = UNLIMITED, report: Report = silent
@@ -112,14 +116,15 @@ class CacheStore:
             if is_wanted():
                 return 0
             self._remove_leftovers()
-            freed = self._only_here(key)
-            gone = self._own_staging() / uuid4().hex
+            freed, gone = self._only_here(key), []
             # Rename first, so that the tree disappears at once and is never half removed. The next work on the location
             # removes what a killed process left of it.
-            if self.tree(key).is_dir():
-                os.rename(self.tree(key), gone)
+            for path in (self.tree(key), self._part(key)):
+                if path.is_dir():
+                    gone.append(self._own_staging() / uuid4().hex)
+                    os.rename(path, gone[-1])
             (self.root / "manifests" / key).unlink(missing_ok=True)
-            for path in (gone, self._part(key)):
+            for path in gone:
                 shutil.rmtree(path, ignore_errors=True)
             return freed
 
@@ -127,13 +132,15 @@ class CacheStore:
         """Hash the files of the contents with these digests in all complete trees, and mark the damaged ones. Return
         the keys of the trees that use a marked one, which they keep until a fill repairs it."""
         named = {digest.hex() + end for digest in digests for end in ("", "x")}
-        trees, checked = self.manifests(), set[int]()
-        for key, manifest in trees.items():
+        checked = set[int]()
+        for key, manifest in self.manifests().items():
             for name, path in _files(self.tree(key), manifest):
                 if name in named and _is_damaged(name, path, checked):
                     self._mark(name).touch()
         marked = self._damaged() & named
-        return {key for key, manifest in trees.items() if not marked.isdisjoint(contents_of(manifest))}
+        # Read again: a tree that became complete meanwhile may have linked a damaged file before it had a mark.
+        trees = self.manifests().items()
+        return {key for key, manifest in trees if not marked.isdisjoint(contents_of(manifest))}
 
     @contextmanager
     def staged(self) -> Iterator[Path]:
@@ -275,14 +282,26 @@ class CacheStore:
 
     def _remove_leftovers(self) -> None:
         """Remove files that killed processes left in `staging`, and those of an earlier layout."""
-        for name in _OLD_FOLDERS:
-            with suppress(FileNotFoundError):
-                os.rename(self.root / name, self.root / "staging" / uuid4().hex)
+        if any((self.root / name).exists() for name in _OLD_FOLDERS):
+            self._leave_old_layout()
         for path in (self.root / "staging").iterdir():
             if not path.is_dir():
                 path.unlink(missing_ok=True)
             elif (handle := _lock_unheld(path)) is not None:
                 _remove_locked(path, handle)
+
+    def _leave_old_layout(self) -> None:
+        # Otherwise another process would find `contents` gone, and mark everything.
+        with self._locked(_COMPLETION):
+            contents = self.root / "contents"
+            names = {name for one in self.manifests().values() for name in contents_of(one)}
+            # Damaged contents were removed there until their trees were repaired.
+            for name in names if contents.is_dir() else ():
+                if not (contents / name[:2] / name[2:]).exists():
+                    self._mark(name).touch()
+            for name in _OLD_FOLDERS:
+                with suppress(FileNotFoundError):
+                    os.rename(self.root / name, self.root / "staging" / uuid4().hex)
 
     def _part(self, key: str) -> Path:
         return self.root / "trees" / (key + PART)

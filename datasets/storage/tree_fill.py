@@ -359,6 +359,15 @@ def _mode(name: str) -> int:
     return READ_ONLY | 0o111 if name.endswith("x") else READ_ONLY
 
 
+def is_written(path: bytes, name: str, size: int) -> bool:
+    """Return whether a file has the size and the mode of a content, as it has once it is written. Does not read it."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return status.st_size == size and status.st_mode & 0o777 == _mode(name)
+
+
 def digest_of(name: str) -> bytes:
     """Return the digest of a content by its store name."""
     return bytes.fromhex(name.removesuffix("x"))

@@ -1,4 +1,4 @@
-"""Fixtures: a lake of each kind."""
+"""Fixtures: a lake of each kind, and empty caches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from datasets.storage.base import Lake
+from datasets.storage.cache import CacheStore
 from tests.contract.lake_opening import open_lake
 from tests.contract.lakes import FolderKit, S3Kit
 
@@ -27,3 +28,9 @@ def lake(kit: FolderKit | S3Kit) -> Iterator[Lake]:
     opened = open_lake(kit.spec())
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CacheStore:
+    """Fixture: the caches of a location, empty."""
+    return CacheStore(tmp_path / "caches")

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from array import array
@@ -14,24 +13,15 @@ from pathlib import Path
 import pytest
 
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
-from datasets.storage.base import Budget, Cancelled, ContentDamaged, ContentMissing, Lake
+from datasets.storage.base import Budget, Cancelled, ContentMissing, Lake
 from datasets.storage.cache import _FOLDERS, LOCK, CacheStore
 from datasets.storage.contents import Located, Sharing
-from datasets.storage.folder import WHOLE_BYTES
 from datasets.storage.tree_fill import Progress
+from tests.contract.caches import FILES, LARGE, inodes, kept, many
 from tests.contract.lakes import LakeKit
 from tests.datasets import pack_of
 from tests.servers import CHECKOUT
 
-LARGE = os.urandom(WHOLE_BYTES + 1)
-FILES = {
-    "large": (FILE, LARGE),
-    "run.sh": (EXECUTABLE, b"#!/bin/sh"),
-    "sub/a": (FILE, b"alpha"),
-    "sub/again": (FILE, b"alpha"),
-    "empty": (FILE, b""),
-    "link": (LINK, b"sub/a"),
-}
 TWICE = {"a": b"alpha", "again": b"alpha", "b": b"beta", "c": b"gamma"}
 # Fills with a program that is killed once it has brought half of the contents.
 KILLED = """
@@ -54,33 +44,6 @@ from datasets.storage.cache import CacheStore
 shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 CacheStore(Path(sys.argv[1])).remove("one")
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> CacheStore:
-    return CacheStore(tmp_path / "caches")
-
-
-def kept(lake: Lake, files: dict[str, tuple[int, bytes]]) -> Manifest:
-    """The manifest of files whose contents are in the lake."""
-    small = {content for _, content in files.values() if len(content) <= WHOLE_BYTES}
-    lake.put_pack(memoryview(pack_of(*sorted(small))))
-    for content in {content for _, content in files.values()} - small:
-        lake.put_part(sha256(content).digest(), 0, memoryview(content), len(content))
-    return make_manifest(
-        Entry(path.encode(), kind, len(content), sha256(content).digest())
-        for path, (kind, content) in files.items()
-    )
-
-
-def many(lake: Lake, count: int = 400) -> Manifest:
-    contents = [f"content {number}".encode() for number in range(count)]
-    for start in range(0, count, 50):
-        lake.put_pack(memoryview(pack_of(*contents[start : start + 50])))
-    return make_manifest(
-        Entry(f"{number:04}".encode(), FILE, len(content), sha256(content).digest())
-        for number, content in enumerate(contents)
-    )
 
 
 def test_a_tree_has_the_files_of_the_version_read_only(lake: Lake, store: CacheStore):
@@ -223,6 +186,20 @@ def test_what_a_killed_fill_left_serves_other_trees_too(lake: Lake, store: Cache
     assert inodes(store, "v") == inodes(store, "w")
 
 
+def test_a_file_that_a_killed_fill_left_incomplete_has_to_be_copied(lake: Lake, store: CacheStore):
+    """Otherwise the next fill reserves no room for it."""
+    manifest = kept(lake, {"large": (FILE, LARGE), "run.sh": (EXECUTABLE, b"#!/bin/sh")})
+    with pytest.raises(Cancelled):
+        store.fill("v", lake, manifest, Budget(is_cancelled=lambda: True))
+    left = store.root / "trees" / "v.part"
+    (left / "large").write_bytes(LARGE[:10])
+    (left / "large").chmod(0o444)
+    (left / "run.sh").write_bytes(b"#!/bin/sh")  # not executable yet
+    assert store.lacking_bytes(manifest) == manifest.size_bytes
+    (left / "run.sh").chmod(0o555)
+    assert store.lacking_bytes(manifest) == len(LARGE)
+
+
 def test_a_cancelled_fill_ends_between_two_pieces(lake: Lake, store: CacheStore):
     manifest, reports = many(lake), list[Progress]()
     budget = Budget(is_cancelled=lambda: bool(reports))
@@ -252,107 +229,6 @@ def test_two_names_that_are_one_to_the_file_system_make_no_tree(lake: Lake, stor
         with pytest.raises(FileExistsError):
             store.fill("v", lake, manifest)
         assert not store.tree("v").exists()
-
-
-def test_damaged_content_of_the_lake_is_not_served(kit: LakeKit, lake: Lake, store: CacheStore):
-    manifest = kept(lake, FILES)
-    kit.damage(lake, sha256(LARGE).digest())
-    with pytest.raises(ContentDamaged):
-        store.fill("v", lake, manifest)
-    assert not store.tree("v").exists()
-
-
-def test_trees_with_damaged_content_are_named_and_repaired_in_place(lake: Lake, store: CacheStore):
-    trees = {"v": kept(lake, FILES), "w": kept(lake, {"other": (FILE, LARGE), "sub/b": (FILE, b"beta")})}
-    for key, manifest in trees.items():
-        store.fill(key, lake, manifest)
-    digest = sha256(LARGE).digest()
-    assert store.find_damaged([digest]) == set()
-    path = store.tree("v") / "large"
-    path.chmod(0o644)
-    # The lake's file too, where the content is a hard link of it.
-    with path.open("r+b") as file:
-        file.write(b"damaged")
-    assert store.find_damaged([digest, sha256(b"beta").digest()]) == {"v", "w"}
-    # A verification that was killed before it told of them is repeated.
-    assert store.find_damaged([digest]) == {"v", "w"}
-    lake.verify([digest])
-    lake.put_part(digest, 0, memoryview(LARGE), len(LARGE))
-    is_open = os.open(store.tree("v"), os.O_PATH)
-    store.fill("v", lake, trees["v"])
-    assert os.stat("large", dir_fd=is_open).st_size == len(LARGE)
-    assert (store.tree("v") / "large").read_bytes() == (store.tree("w") / "other").read_bytes() == LARGE
-    assert store.find_damaged([digest]) == set()
-    assert sorted(path.name for path in store.tree("v").parent.iterdir()) == ["v", "w"]
-
-
-def test_a_tree_is_repaired_after_another_one_brought_its_content(lake: Lake, store: CacheStore):
-    manifest = damaged_tree(lake, store)
-    store.fill("new", lake, kept(lake, {"same": (FILE, LARGE)}))
-    store.fill("v", lake, manifest)
-    assert (store.tree("v") / "large").read_bytes() == LARGE
-
-
-def test_a_repair_that_was_killed_is_continued(
-    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
-):
-    manifest = damaged_tree(lake, store)
-    with monkeypatch.context() as broken:
-        broken.setattr(CacheStore, "_replace", lambda *_: 1 // 0)
-        with pytest.raises(ZeroDivisionError):
-            store.fill("v", lake, manifest)
-    # What it brought may not have reached the disk.
-    content = store.root / "trees" / "v.part" / "large"
-    content.unlink()
-    content.write_bytes(b"half")
-    store.fill("v", lake, manifest)
-    assert (store.tree("v") / "large").read_bytes() == LARGE
-    assert sorted(path.name for path in store.tree("v").parent.iterdir()) == ["v"]
-
-
-def damaged_tree(lake: Lake, store: CacheStore) -> Manifest:
-    """Fill the tree v, damage its file `large`, and restore it in the lake."""
-    manifest = kept(lake, FILES)
-    store.fill("v", lake, manifest)
-    damage(lake, store)
-    return manifest
-
-
-def damage(lake: Lake, store: CacheStore) -> None:
-    """Damage the file `large` of the tree v, find it, and restore it in the lake."""
-    path, digest = store.tree("v") / "large", sha256(LARGE).digest()
-    path.chmod(0o644)
-    with path.open("r+b") as file:
-        file.write(b"damaged")
-    assert store.find_damaged([digest]) == {"v"}
-    lake.verify([digest])
-    lake.put_part(digest, 0, memoryview(LARGE), len(LARGE))
-
-
-def inodes(store: CacheStore, key: str) -> set[int]:
-    """The inode numbers of a tree's files."""
-    files = (path.stat(follow_symlinks=False) for path in store.tree(key).rglob("*"))
-    return {status.st_ino for status in files if stat.S_ISREG(status.st_mode)}
-
-
-def test_a_tree_that_links_a_damaged_content_before_it_is_found_is_repaired(
-    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
-):
-    manifest, read, work = kept(lake, FILES), lake.read, iter([True])
-    store.fill("v", lake, manifest)
-
-    def repair_first(digest: bytes) -> bytes:
-        # The new tree has the content and not yet its links.
-        if next(work, False):
-            damage(lake, store)
-            store.fill("v", lake, manifest)
-        return read(digest)
-
-    monkeypatch.setattr(lake, "read", repair_first)
-    store.fill("new", lake, kept(lake, {"same": (FILE, LARGE), "link": (LINK, b"same")}))
-    assert (store.tree("new") / "same").read_bytes() == LARGE
-    assert inodes(store, "new") <= inodes(store, "v")
-    assert not list((store.root / "damaged").iterdir())
 
 
 def test_content_whose_tree_is_removed_under_a_fill_is_stored_again(
@@ -476,6 +352,20 @@ def test_what_a_killed_removal_left_goes_with_the_next_work_on_the_location(
     left = {path.read_bytes() for path in store.root.rglob("*") if path.is_file() and path.stat().st_size}
     manifests = {path.read_bytes() for path in (store.root / "manifests").iterdir()}
     assert left - manifests == ({b"alpha"} if again == "one" else set())
+
+
+def test_what_a_killed_removal_of_an_incomplete_tree_left_is_removed_by_the_next_work(
+    lake: Lake, store: CacheStore
+):
+    manifest, reports = many(lake), list[Progress]()
+    with pytest.raises(Cancelled):
+        store.fill("one", lake, manifest, Budget(is_cancelled=lambda: bool(reports)), reports.append)
+    arguments = [sys.executable, "-c", KILLED_REMOVAL, str(store.root)]
+    assert subprocess.run(arguments, check=False, cwd=CHECKOUT).returncode == -9
+    assert store.keys() == set()
+    store.remove("two")
+    assert not list((store.root / "trees").iterdir())
+    assert [path.name for path in (store.root / "staging").rglob("*") if path.is_file()] in ([], [LOCK])
 
 
 def test_files_are_read_only_whatever_the_umask(lake: Lake, store: CacheStore):
