@@ -27,7 +27,7 @@ class ClaimEngine(Protocol):
 
 def storage_of_volume(volume: Volume) -> VolumeStorage:
     """Return the storage in which the volume is, or will be created. Raises EngineUnreachable if the engine of a
-    cluster with its own volumes cannot be opened."""
+    cluster with its own volumes cannot be opened, Blocked if this release does not have the storage class's driver."""
     if not claims_volumes(volume.project):
         about = (volume.storage_class, volume.size_bytes, volume.service_tier)
         return storage_of(volume.project_id, *about)
@@ -36,7 +36,7 @@ def storage_of_volume(volume: Volume) -> VolumeStorage:
 
 def storage_of_snapshot(snapshot: Snapshot) -> VolumeStorage:
     """Return the storage that holds the snapshot. Raises EngineUnreachable if the engine of a cluster with its own
-    volumes cannot be opened."""
+    volumes cannot be opened, Blocked if this release does not have the storage class's driver."""
     if not claims_volumes(snapshot.project):
         return storage_of(snapshot.project_id, snapshot.storage_class)
     return _claims(snapshot.project, snapshot.storage_class, snapshot.volume_bytes, "")

@@ -113,7 +113,8 @@ def held_by_project() -> dict[int, int]:
 
 
 def project_shares() -> dict[str, Row]:
-    """Return each project's quota, allocation and fair share in GPUs, by name and sorted by it."""
+    """Return each project by name, sorted: {"name", "gpu_quota", "allocated_gpus", "fair_share_gpus", "palette_index"
+    (its colour)}, in GPUs."""
     held = held_by_project()
     columns = ("id", "name", "gpu_quota_milli", "fair_share_milli", "palette_index")
     return {

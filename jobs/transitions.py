@@ -101,8 +101,8 @@ def request_transition(job: Job, target: Target, actor: Actor) -> Event | None:
 
 
 def move_together(moves: Sequence[Move]) -> list[Job]:
-    """Move many jobs in a fixed number of statements and update the objects; return the jobs whose rows were
-    as read. Raises IllegalMove for a transition that the table does not allow. Needs an open transaction."""
+    """Move many jobs in a fixed number of statements. Return those whose rows were as read; only their objects are
+    updated. Raises IllegalMove for a transition that the table does not allow. Needs an open transaction."""
     changes = {}
     for one in moves:
         lifecycle.check_move(one.job.state, one.state)

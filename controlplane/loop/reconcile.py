@@ -74,7 +74,8 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
 
 
 def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
-    """Store whether the engine is reachable, and why not (`message`); with an event. Writes only a change."""
+    """Store whether the engine is reachable, and why not (`message`), in the row and in `cluster`; with an event. When
+    the cluster is lost, its ready nodes count as seen until now. Writes only a change."""
     if cluster.is_reachable == is_reachable:
         return
     with transaction.atomic():

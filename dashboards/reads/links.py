@@ -51,7 +51,8 @@ def link_grid(job: Job) -> Grid | None:
 
 
 def grid_of(lines: Iterable[str]) -> Grid | None:
-    """Return the grid of all lines that describe a pair of nodes, None if none does; ignores other lines."""
+    """Return the grid of the lines that describe a pair of nodes, for the first NAMES_MOST nodes that they name; None
+    if no line does. Ignores other lines."""
     rates = dict(found for line in lines if (found := _pair(line)) is not None)
     names = tuple(dict.fromkeys(name for pair in rates for name in pair))[:NAMES_MOST]
     rates = {pair: rate for pair, rate in rates.items() if set(pair) <= set(names)}

@@ -63,8 +63,8 @@ def reports(actor: Actor) -> list[Report]:
 
 
 def report_runs(actor: Actor, project: str, name: str) -> tuple[list[Run], list[Job]]:
-    """Return (runs, jobs) of a report, of the jobs that the actor may see: the newest measured run for each
-    number of workers, and the jobs without measurements."""
+    """Return (runs, jobs) of a report, from the newest RUNS_MOST of its jobs that the actor may see: the newest
+    measured run for each number of workers, and the jobs without measurements."""
     labelled: dict[str, Any] = {f"labels__{LABEL}": name}
     jobs = (
         visible_jobs(actor)

@@ -50,8 +50,9 @@ def register_directory(dataset: Dataset, path: str, note: str, *, actor: Actor) 
 
 
 def commit_registration(row: DatasetRegistration, manifest: Manifest) -> DatasetVersion:
-    """Create the version of a registered directory, and return it; if nothing changed, return the newest version.
-    Safe to repeat. Raises Conflict if another version is committed meanwhile, or if contents are missing."""
+    """Create the version of a registered directory, and return it; if nothing changed, return the newest version. Safe
+    to repeat. Raises Invalid if the manifest is not accepted, Conflict if another version is committed meanwhile or
+    contents are missing."""
     keep_manifest(row.dataset.project, manifest.encode())
     # Reading the directory may have taken minutes, in which others may have committed versions.
     row.dataset.refresh_from_db()

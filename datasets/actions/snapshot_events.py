@@ -136,8 +136,8 @@ def _events(use: VolumeUse, preempted: Sequence[int]) -> Iterator[tuple[str, str
 
 
 def better(progress: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return {"name", "value"} of the job's metric if `progress` improves on `best`, else None. The first metric
-    that a job reports is compared throughout."""
+    """Return {"name", "value"} of the job's metric if `progress` improves on `best`, the last such result ({} for
+    none), else None. The first metric that a job reports is compared throughout."""
     for name, is_more in METRICS:
         value = progress.get(name)
         if best.get("name", name) != name or isinstance(value, bool) or not isinstance(value, int | float):

@@ -240,9 +240,9 @@ def _free_bytes_shown(location: CacheLocation, reserved: int, written: int) -> i
 
 
 def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> int:
-    """Return the free bytes of a location: the rest of its limit, at most the disk's free space. `reserved`: the
-    bytes promised to running fills; `written`: the part of them that is on the disk already. Raises OSError if the
-    disk cannot be examined."""
+    """Return the free bytes of a location: the rest of its limit; for a directory at most the disk's free space, for a
+    volume the disk is not examined. `reserved`: the bytes promised to running fills; `written`: the part of them that
+    is on the disk already. Raises OSError if the disk cannot be examined."""
     # Only a pod could measure the free space of a volume.
     if has_cache_volumes(location.cluster):
         return max(0, (room_of(location) or 0) - location.used_bytes - reserved)

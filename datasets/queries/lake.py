@@ -46,8 +46,8 @@ _lock = threading.Lock()
 
 
 def lake_of(project: Project) -> Lake:
-    """Return the project's lake, opened once per process. Raises Blocked as `open_lake`, and in web processes if
-    another thread opens the lake for too long."""
+    """Return the project's lake, opened once per process, and again if its folder was mounted anew; the caller must not
+    close it. Raises Blocked as `open_lake`, and in web processes if another thread opens the lake for too long."""
     with _lock:
         opening = _opening.setdefault(project.pk, threading.Lock())
     # A missing index is rebuilt, which takes long for a large lake; the lock is per project, so others do not

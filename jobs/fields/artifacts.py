@@ -35,8 +35,8 @@ def _default_name(path: str) -> str:
 
 
 def _path(value: Any) -> str:
-    """Return the value if it is a relative path below the job's working directory, or below its directory of
-    checkpoints. Raises Refused for any other."""
+    """Return a relative path without empty and "." components, below the job's working directory or its directory of
+    checkpoints. Raises Refused for any other value."""
     text = fields.text(PATH_MOST)(value)
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if not parts or ".." in parts or text.startswith("/"):

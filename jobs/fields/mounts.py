@@ -106,7 +106,8 @@ def edge(mount: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mount_path(value: Any) -> str:
-    """Return the value if it is an absolute path other than the root. Raises Refused for any other."""
+    """Return an absolute path in normal form (see `normal_path`). Raises Refused for any other value, and for the
+    root."""
     path = normal_path(fields.inside(fields.absolute_path, value, "/mount_path"))
     if path == "/":
         raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")

@@ -61,9 +61,9 @@ def read_knobs(sent: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def check_credentials(given: Mapping[str, Any], is_new: bool, may_run_programs: bool) -> None:
-    """Raise SettingsInvalid for incomplete or contradictory credentials. A new cluster needs a kubeconfig or
-    `in_cluster`; later a context alone selects another one of the stored kubeconfig. Messages never quote a
-    kubeconfig, which contains secrets."""
+    """Raise SettingsInvalid for incomplete or contradictory credentials, and for `allow_exec` unless
+    `may_run_programs`. A new cluster (`is_new`) needs a kubeconfig or `in_cluster`; later a context alone selects
+    another one of the stored kubeconfig. Messages never quote a kubeconfig, which contains secrets."""
     if "allow_exec" in given and not may_run_programs:
         raise _refused(
             "/allow_exec",

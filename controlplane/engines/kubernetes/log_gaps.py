@@ -63,8 +63,8 @@ class GapRule:
             self._covered_ms = now_ms
 
     def take(self, pieces: Sequence[Piece], *, is_torn: bool = False) -> list[str]:
-        """Record pieces that were read, and return the messages of gaps before them. `is_torn`: the node no longer
-        has the piece that was read before them."""
+        """Record `pieces`, at least one, that were read, and return the messages of gaps before them. `is_torn`: the
+        node no longer has the piece that was read before them."""
         if not self._is_judged:
             self.first_ms = pieces[0][0] if self.first_ms is None else self.first_ms
             self._last_ms = pieces[-1][0]
