@@ -175,8 +175,8 @@ class Manifest:
 
 
 def make_manifest(entries: Iterable[Entry]) -> Manifest:
-    """Return the manifest of entries given in any order. Raises ManifestInvalid for paths that cannot exist in a
-    tree or that leave it."""
+    """Return the manifest of entries given in any order. Raises ManifestInvalid as `checked`, also for repeated
+    paths."""
     ordered = sorted(entries, key=lambda entry: entry.path)
     return checked(
         Manifest(

@@ -142,7 +142,7 @@ def shown_pods(job: Job) -> list[dict[str, Any]]:
 
 
 def pod_rows(pods: QuerySet[Pod]) -> list[tuple[uuid.UUID, dict[str, Any]]]:
-    """Return (job id, pod in REST form), ordered by attempt and rank; one query, devices included."""
+    """Return (job id, pod in REST form), ordered by attempt, job and rank; one query, devices included."""
     columns = (*_POD_COLUMNS, "allocations__device__index", "allocations__milli_gpus")
     ordered = pods.order_by("attempt__number", "job_id", "rank", "allocations__device__index")
     found: dict[int, tuple[uuid.UUID, dict[str, Any]]] = {}

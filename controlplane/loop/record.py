@@ -221,7 +221,8 @@ def _begin_attempts(
 
 
 def _claim(starts: Sequence[Start], jobs: Mapping[str, Job], now: datetime) -> list[Start]:
-    """Move the jobs that are still queued, with the same number of pods, to their next attempt. Return their starts."""
+    """Move the jobs that are still queued, and whose requested number of pods has not changed since they were read, to
+    their next attempt. Return their starts."""
     moves = [
         Move(job, lifecycle.STARTING, _claimed(job, start, now), ("attempt", "pods_wanted"))
         for start in starts

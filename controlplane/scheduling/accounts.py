@@ -135,7 +135,7 @@ class Account:
 
 def open_accounts(view: ClusterView) -> dict[str, Account]:
     """Return one empty account per project, by the project's name. The projects of a department have its account as
-    their parent."""
+    their parent, whose `usage` is the sum of theirs."""
     parents = {
         item.name: Account(
             item.name, None, item.quota_milli_gpus, item.limit_milli_gpus, item.weight, item.priority,

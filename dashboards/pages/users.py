@@ -73,8 +73,8 @@ def _user_page(
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def user_verb(request: HttpRequest, actor: Actor, username: str, verb: str) -> HttpResponseBase:
-    """Lock or unlock a user, change admin rights, or set a password. GET asks for confirmation where the
-    effect is large."""
+    """Lock or unlock a user or change admin rights, for admins; or set a password, also the user's own. GET asks for
+    confirmation where the effect is large."""
     subject = _subject(actor, username)
     if request.method != "POST":
         # The URL of a refused form; a GET shows the user's page.

@@ -96,8 +96,8 @@ _no_reflink: set[int] = set()
 
 
 def hard_link(source: Path | bytes, target: Path) -> bool:
-    """Make `target` a hard link to `source`; return False across file systems, at the limit of links or
-    without permission."""
+    """Make `target` a hard link to `source`; return False across file systems, at the limit of links or without
+    permission. Raises OSError for other errors."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:

@@ -139,8 +139,8 @@ class TreeFill:
         return own
 
     def _prepare(self) -> set[bytes]:
-        """Create all directories. Of what a killed fill left, keep the first file of each content and return its
-        path; remove everything else."""
+        """Create all directories. Of what a killed fill left, keep the first file of each content and return the paths
+        of these; remove everything else."""
         root = os.fsencode(self._part)
         directories = self._directories()
         first = set(self._path.values())

@@ -86,8 +86,9 @@ def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
 
 
 def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
-    """Return the results of all checks, and after SECONDS those that are known by then. They run on a thread of their
-    own, because resolving a name may take longer than any time-out of ours."""
+    """Return the results of all checks; if they take longer than SECONDS, those that are known by then and a failed
+    check `reachable`. They run on a thread of their own, because resolving a name may take longer than any time-out of
+    ours."""
     found: list[Check] = []
     # A daemon thread, because one that blocks in the resolver cannot be ended.
     worker = threading.Thread(target=_look, args=(access, profile, found.append), daemon=True)
