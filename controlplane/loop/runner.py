@@ -306,11 +306,11 @@ class Runner:
         clusters = list(attached_clusters())
         # Close the database connection, which is not needed while waiting.
         connections.close_all()
-        seconds = self._period.seconds
         if not clusters:
-            self._is_stopping.wait(seconds)
+            # The first cluster ends the long period when it is attached, and is then watched within a short one.
+            self._period.pause(self._is_stopping, PERIOD_SECONDS)
             return
-        until = time.monotonic() + seconds
+        until = time.monotonic() + self._period.seconds
         others = [
             # Daemons: the end of the process does not wait for a wait that nothing interrupts.
             threading.Thread(target=self._watch_one, args=(cluster, until), name="loop-watch", daemon=True)

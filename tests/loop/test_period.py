@@ -120,6 +120,25 @@ def test_a_loop_ends_while_it_waits_for_changes(plant, monkeypatch: pytest.Monke
     assert not watch.is_alive()
 
 
+def test_the_first_cluster_does_not_wait_for_the_long_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(period, "is_quiet", lambda: True)
+    loop = Runner()
+    loop._period.settle(0)
+    waited: list[float] = []
+
+    class Busy(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            return True
+
+    monkeypatch.setattr(loop._period, "_busy", Busy())
+    monkeypatch.setattr(
+        loop._is_stopping, "wait", lambda seconds: pytest.fail(f"{seconds} s without a cluster")
+    )
+    loop._watch()
+    assert waited == [QUIET_PASS_SECONDS], "ended by what ends the long period"
+
+
 def test_a_wait_for_changes_lasts_for_the_period(plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each wait that ends wakes a thread."""
     loop, waits = Runner(), list[float]()
