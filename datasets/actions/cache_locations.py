@@ -147,7 +147,8 @@ def _order_removal(volume: CacheLocation, claim: str) -> None:
 
 
 def _refuse_directory(directory: str) -> None:
-    """Raise Invalid if the directory overlaps another location's, is not an absolute path, or cannot be read."""
+    """Raise Invalid if the directory is another location's or below one, is not an absolute path, or cannot be read.
+    Does nothing for ""."""
     if not directory:
         return
     wanted = Path(directory)

@@ -44,7 +44,8 @@ def location_for(cluster: Cluster, project: Project | None = None, at: str = "")
 
 def volume_at(location: CacheLocation, project: Project) -> CacheLocation:
     """Return where a project's caches at a location are: in a cluster with volumes the project's own volume there,
-    created on first use, else the location. Raises NotVisible if the location was deleted meanwhile."""
+    created on first use, else the location. Raises NotVisible if the location was deleted meanwhile, Invalid as
+    `location_for`."""
     if not has_cache_volumes(location.cluster):
         return location
     if location.is_default:

@@ -41,9 +41,9 @@ class PodStarter:
         self._profile, self._scheduler = profile, scheduler
 
     def start(self, spec: PodSpec, node: NodeReport | None) -> None:
-        """Start the pod unless it was started or stopped before. `node` None: the cluster's own scheduler chooses.
-        Blocks for up to some seconds while the cluster becomes ready. Raise EngineRefused if the cluster refuses an
-        object."""
+        """Start the pod unless it was started or stopped before. `node` None: the cluster's own scheduler chooses. Once
+        that has placed the pod (`spec.node`), only write the chosen devices to the pod's annotation. Blocks for up to
+        some seconds while the cluster becomes ready. Raise EngineRefused if the cluster refuses an object."""
         known = self._pods.pod(spec.name)
         if self._profile.placement.places_pods and spec.node:
             self._note_devices(known, spec)
