@@ -25,7 +25,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from datasets.ingest.reader import hash_file
-from datasets.manifests import Manifest, decode
+from datasets.manifests import Manifest, ManifestInvalid, decode
 from datasets.storage.base import UNLIMITED, Budget, Lake
 from datasets.storage.files import blocked, copy_file, sync_directory, sync_file_system, write_new
 from datasets.storage.tree_fill import (
@@ -324,7 +324,8 @@ class CacheStore:
     def _manifest(self, key: str) -> Manifest | None:
         try:
             return decode((self.root / "manifests" / key).read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, ManifestInvalid):
+            # The manifest of an incomplete tree is not flushed: it may be empty after a power cut.
             return None
 
     def _write_manifest(self, key: str, manifest: Manifest) -> None:

@@ -200,6 +200,21 @@ def test_a_file_that_a_killed_fill_left_incomplete_has_to_be_copied(lake: Lake, 
     assert store.lacking_bytes(manifest) == len(LARGE)
 
 
+def test_a_manifest_that_a_power_cut_left_empty_hinders_no_other_work(lake: Lake, store: CacheStore):
+    manifest = many(lake)
+    with pytest.raises(Cancelled):
+        store.fill("v", lake, manifest, Budget(is_cancelled=lambda: True))
+    (store.root / "manifests" / "v").unlink()
+    (store.root / "manifests" / "v").touch()
+    assert store.lacking_bytes(manifest) == manifest.size_bytes
+    store.fill("w", lake, manifest)
+    assert store.remove("w") == manifest.size_bytes
+    store.fill("v", lake, manifest)
+    (store.root / "manifests" / "w").touch()
+    store.remove("w")
+    assert store.keys() == {"v"}
+
+
 def test_a_cancelled_fill_ends_between_two_pieces(lake: Lake, store: CacheStore):
     manifest, reports = many(lake), list[Progress]()
     budget = Budget(is_cancelled=lambda: bool(reports))
