@@ -57,8 +57,9 @@ def settle_jobs(cluster: Cluster, now: datetime) -> None:
 
 
 def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
-    """Move every job of a cluster as far as its pods require, and return the jobs that were examined. For an
-    unreachable cluster this is enough: its pods keep their last state, unless an operator declares a node dead."""
+    """Move every job of a cluster as far as its pods require, store why starting jobs wait, and return the jobs that
+    were examined. For an unreachable cluster this is enough: its pods keep their last state, unless an operator
+    declares a node dead."""
     jobs = _unsettled(cluster.pk)
     standings = _standings(jobs) if jobs else {}
     memberships = newest_generations([job for job in jobs if KINDS[job.kind].is_elastic])

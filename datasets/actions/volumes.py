@@ -234,8 +234,8 @@ def set_service_tier(volume: Volume, tier: str, *, actor: Actor) -> Volume:
 
 
 def edit_volume(volume: Volume, changes: Mapping[str, Any], *, actor: Actor) -> Volume:
-    """Change the snapshot schedule and retention rules (validated values) of a volume and return it. Raises
-    Invalid for a schedule without a rule that removes its snapshots."""
+    """Change the snapshot schedule and retention rules (validated values) of a volume and return it. A changed schedule
+    begins now. Raises Invalid for a schedule without a rule that removes its snapshots."""
     with transaction.atomic():
         reread(volume, lock=True)
         after = {name: changes.get(name, getattr(volume, name)) for name in (*KEEP_RULES, "snapshot_minutes")}

@@ -167,8 +167,9 @@ class FolderVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = silent,
     ) -> Taken:
-        """Take a snapshot; files unchanged since the snapshot `before` are shared with it. Raises ContentMissing if
-        there is no such volume, Blocked if the storage cannot do it, and what `budget` raises."""
+        """Take a snapshot, unless it exists, and return it; files unchanged since the snapshot `before` are shared with
+        it. Raises ContentMissing if there is no such volume, Blocked if the storage cannot do it, and what `budget`
+        raises."""
         place = self._snapshot(snapshot)
         if not place.exists():
             with self._part(snapshot, place) as part:

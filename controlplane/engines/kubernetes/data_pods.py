@@ -200,7 +200,7 @@ def phase_of(pod: Raw) -> str:
 
 def end_of(pod: Raw) -> Raw | None:
     """Return the `terminated` state of the pod's container (`exitCode`, `reason`, `message`); None while it has not
-    ended."""
+    ended. A failed pod without one, such as an evicted pod, counts as ended with exit code 1 and without a reason."""
     found: Raw | None = (main_status(pod).get("state") or {}).get("terminated")
     if found is None and phase_of(pod) == "Failed":
         return {"exitCode": 1, "message": (pod.get("status") or {}).get("message") or "It was evicted."}
