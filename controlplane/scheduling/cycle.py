@@ -10,8 +10,7 @@ jobs still hold; the *reservation* is the time and place of the oldest gang with
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 
 from controlplane.scheduling.ageing import can_age, is_aged
 from controlplane.scheduling.cycle_state import CycleState
@@ -22,18 +21,17 @@ from controlplane.scheduling.fit import is_free
 from controlplane.scheduling.growth import for_growing_job, growth_of, with_missing_workers
 from controlplane.scheduling.limits import (
     exceeds_limits,
-    is_backing_off,
     must_wait_for_limits,
     not_ready,
     postponed,
 )
 from controlplane.scheduling.locality import WaitsForData
 from controlplane.scheduling.moves import Moves
+from controlplane.scheduling.oldest_gang import reserve_for_oldest
 from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
-from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.plan import Plan, Share
 from controlplane.scheduling.plan_queries import may_keep_promise, may_leave_room
 from controlplane.scheduling.rearrange import Rearrangement
-from controlplane.scheduling.reservation import reserve
 from controlplane.scheduling.together import MAX_JOBS
 from controlplane.scheduling.victims import Candidate, ReclaimPolicy
 from controlplane.scheduling.view import ClusterView, PodPlacement
@@ -54,6 +52,8 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     # How places are compared: tightest fit, or least fragmentation if the view asks for it.
     state.choose_scorer()
     cycle = _Cycle(state, queued)
+    # Phase 0: what each project deserves.
+    cycle.divide_shares()
     # Phase 1: promises of earlier cycles, then the reservation.
     cycle.redeem_promises()
     cycle.reserve_for_oldest()
@@ -95,15 +95,21 @@ class _Cycle:
         self._unredeemed: list[Waiting] = []
         self._moves = Moves(state)
         self._waits_for_data = WaitsForData(state.capacity.now)
+        self._shares: tuple[Share, ...] = ()
         self.widening = Widening(state, self._moves, self._ready)
         self._rearrangement = Rearrangement(state, self._moves, self.widening, self._ready)
-        # A job that only backs off counts in its project's share, or shares would change while a plan is carried out.
-        asking = [one for one in self._classes if not_ready(one.jobs[0]) is None]
-        self._shares = self._state.divide(asking)
 
     def _may_be_served(self, job_class: JobClass) -> bool:
         job = job_class.jobs[0]
         return not_ready(job) is None and postponed(job, self._view) is None
+
+    # Phase 0: what each project deserves.
+
+    def divide_shares(self) -> None:
+        """Set the fair share of each project."""
+        # A job that only backs off counts in its project's share, or shares would change while a plan is carried out.
+        asking = [one for one in self._classes if not_ready(one.jobs[0]) is None]
+        self._shares = self._state.divide(asking)
 
     # Phase 1: capacity that an earlier cycle freed for a job is offered to that job first.
 
@@ -141,60 +147,16 @@ class _Cycle:
         return False
 
     def reserve_for_oldest(self) -> None:
-        """Make the reservation for the oldest gang that does not fit now, if it is known when running jobs end.
-
-        A gang that waits only for stopping jobs gets one too: otherwise jobs that the last cycle's reservation kept
-        out would take the capacity.
-        """
-        state = self._state
-        if not state.ends:
-            return
-        gangs = [one.head for one in self._classes if not one.is_decided and self._may_reserve(one.head)]
-        # Oldest first instead of in turn: see docs/decisions/0042.
-        gangs.sort(key=lambda item: (item.job.submit_rank, item.job.id))
-        with self._unredeemed_counted():
-            without_room = self._without_room(gangs)
-            state.reservation = reserve(
-                without_room, state.expected_ends, state.capacity.soon, self._view.now
-            )
-
-    @contextmanager
-    def _unredeemed_counted(self) -> Iterator[None]:
-        """Context manager: devices promised to jobs that have to wait for their turn count as theirs, as when they were
-        promised. On exit they are free for every job whose turn comes; what was withdrawn meanwhile is restored first.
-        """
-        state = self._state
-        if not self._unredeemed:
-            yield
-            return
-        with state.trial():
-            for item in self._unredeemed:
-                if is_free(item.job.promised, item.job, state.capacity.soon):
-                    state.promise(item, item.job.promised)
-            yield
-        self._moves.forget_rooms()
+        """Make the reservation for the oldest gang without room whose start time can be computed. It is still served
+        in phase 2 like any job; once it has a place, it binds no other job."""
+        reserve_for_oldest(self._state, self._moves, self._classes, self._unredeemed)
         self._unredeemed.clear()
 
-    def _may_reserve(self, item: Waiting) -> bool:
-        """Return whether the job is a gang that may get the reservation: a queued job, not missing workers, that is
-        ready or only backs off. So a failed start does not cost a gang its reservation."""
-        job, view = item.job, self._view
-        is_prevented = postponed(job, view) is not None and not is_backing_off(job, view.now)
-        return item.is_gang and not job.grows and not_ready(job) is None and not is_prevented
-
-    def _without_room(self, gangs: Iterable[Waiting]) -> Iterator[Waiting]:
-        """Yield the gangs that limits permit and that cannot start now. The promise of each examined gang is
-        withdrawn, so that it is judged by other free capacity; `_unredeemed_counted` restores it."""
-        for item in gangs:
-            if item.job.id in self._state.promises:
-                self._state.withdraw(item)
-            if not exceeds_limits(item) and (
-                is_backing_off(item.job, self._view.now) or self._moves.find(item, is_soon=False) is None
-            ):
-                yield item
-
-    # Phase 2: jobs within their project's share, in turn. Each gets free capacity, else capacity that is being
-    # freed, else capacity taken from jobs that were running before this cycle.
+    # Phase 2: jobs within their project's share, in turn. Tried for a job, in this order:
+    #   in share:                            free capacity, reclaim or preempt, replace lower priorities
+    #   in share only in the place of those: reclaim or preempt, replace
+    #   neither:                             replace, if `may_replace`; else its turn is in phase 3
+    # Only jobs that were running before this cycle are stopped.
 
     def serve_in_share(self) -> bool:
         """Serve, in turn, the jobs with which their project stays within its fair share, and those that may replace
@@ -204,18 +166,18 @@ class _Cycle:
         queue = QueueIterator(self._ready, self._why_no_turn)
         while (job_class := queue.take()) is not None:
             item = job_class.head
-            keeps_share = self._keeps_share(job_class)
+            can_stay = self._can_stay_in_share(job_class)
             # The queue asked when it sorted this project; its department may have been served since.
-            if not keeps_share and not self._moves.may_replace(item):
+            if not can_stay and not self._moves.may_replace(item):
                 queue.close(self._cause_of_refusal(job_class))
             # Free capacity first: no job is stopped while another place is free. A job that is in share only in
             # the place of others starts beside them in phase 3 at the earliest.
-            elif keeps_share and item.is_in_share and self._moves.serve(item):
+            elif can_stay and item.is_in_share and self._moves.serve(item):
                 job_class.advance()
                 queue.put_back()
-            elif keeps_share and self._waits_for_data.pass_over(job_class):
+            elif can_stay and self._waits_for_data.pass_over(job_class):
                 queue.put_back()
-            elif (victims := self._serve_by_stopping(item, keeps_share=keeps_share)) is not None:
+            elif (victims := self._serve_by_stopping(item, can_stay_in_share=can_stay)) is not None:
                 job_class.advance()
                 queue.put_back()
                 self._reopen(queue, item, victims)
@@ -227,17 +189,17 @@ class _Cycle:
     def _why_no_turn(self, job_class: JobClass) -> Cause | None:
         """Return why the next job of a class may not be served in this phase; None if it may."""
         # In a full cluster most classes are neither in share nor able to replace others.
-        if not (job_class.head.is_in_share or self._replaces(job_class)):
+        if not (job_class.head.is_in_share or self._has_lower_running(job_class)):
             return self._cause_of_refusal(job_class)
-        if self._keeps_share(job_class) or self._moves.may_replace(job_class.head):
+        if self._can_stay_in_share(job_class) or self._moves.may_replace(job_class.head):
             return None
         return self._cause_of_refusal(job_class)
 
     def _why_not_in_share(self, job_class: JobClass) -> Cause | None:
         """Return why the next job of a class does not keep its project within its share; None if it does."""
-        return None if self._keeps_share(job_class) else self._cause_of_refusal(job_class)
+        return None if self._can_stay_in_share(job_class) else self._cause_of_refusal(job_class)
 
-    def _keeps_share(self, job_class: JobClass) -> bool:
+    def _can_stay_in_share(self, job_class: JobClass) -> bool:
         """Return whether the project stays within its share with the next job of a class, perhaps in the place of
         other jobs of the project."""
         item = job_class.head
@@ -245,10 +207,10 @@ class _Cycle:
             item.is_in_share or self._moves.could_replace_own(item)
         )
 
-    def _serve_by_stopping(self, item: Waiting, *, keeps_share: bool) -> frozenset[Candidate] | None:
+    def _serve_by_stopping(self, item: Waiting, *, can_stay_in_share: bool) -> frozenset[Candidate] | None:
         """Stop running jobs so that this one fits, and serve it. Return the stopped jobs; None, with none stopped, if
         they would not be enough."""
-        victims = self._moves.make_room(item) if keeps_share else None
+        victims = self._moves.make_room(item) if can_stay_in_share else None
         if victims is None and self._moves.may_replace(item):
             victims = self._moves.replace(item)
         return victims
@@ -302,7 +264,7 @@ class _Cycle:
         if (
             job.promised
             or job.fillable
-            or self._replaces(job_class)
+            or self._has_lower_running(job_class)
             or not self._moves.had_no_room(job_class.head)
         ):
             return None
@@ -324,51 +286,13 @@ class _Cycle:
             self._state.roll_back(mark)
         self._moves.forget_rooms()
 
-    # Of phases 2 and 3: jobs that are tried again.
-
-    def _cause_of_refusal(self, job_class: JobClass) -> Cause:
-        """Return the cause of a class that may not start because of a limit or its project's share."""
-        return Cause(replaces=self._replaces(job_class))
-
-    def _cause_of_no_room(self, job_class: JobClass, policy: Hashable | None) -> Cause:
-        """Return the cause of a class that found no room. `policy`: see `Cause`."""
-        item = job_class.head
-        # Whether the job must not delay the gang that has the reservation.
-        is_kept_back = self._state.binding(item) is not None
-        return Cause(item.request, policy, is_kept_back, self._replaces(job_class))
-
-    def _replaces(self, job_class: JobClass) -> bool:
-        """Return whether the class has running jobs of lower priority in its project, so that it may stop these."""
-        return self._moves.is_above_lowest(job_class.account, job_class.jobs[0].priority)
-
-    def _reopen(self, queue: QueueIterator, preemptor: Waiting, victims: frozenset[Candidate]) -> None:
-        """Put classes that were closed back into the queue after `victims` were stopped for `preemptor`: those of
-        projects and departments that lost jobs, and those that may fit now, because the victims free more than the
-        preemptor takes."""
-        leaves_room = may_leave_room(preemptor, victims)
-
-        # One class per cause is tested, because the others would fail or fit like it.
-        def may_fit(cause: Cause, job_class: JobClass) -> bool:
-            # The cause does not cover victims in its own project, so such a class is tried again in its turn.
-            return leaves_room and (cause.replaces or self._fits_or_reclaims(job_class.head, cause))
-
-        queue.reopen({victim.account for victim in victims}, may_fit)
-
-    def _fits_or_reclaims(self, item: Waiting, cause: Cause) -> bool:
-        """Return whether a job that found no room before fits once stopping jobs have ended, or could reclaim what it
-        lacks."""
-        if cause.request is None:
-            return False
-        if self._moves.find(item, is_soon=True) is not None:
-            return True
-        return cause.policy is not None and self._moves.find_victims(item, ReclaimPolicy(item)) is not None
-
     # Phase 4: each set of victims is minimal for one job, but the sets together may free more than all jobs
     # need.
 
     def settle_victims(self) -> None:
-        """Reprieve needless victims, make the reservation again and serve jobs that fit now, until nothing changes. It
-        ends, because a job of the plan is never withdrawn."""
+        """Repeat until nothing changes: 1. reprieve needless victims and serve jobs in share; 2. make the reservation
+        again, and 1 if that reprieved or served any; 3. serve jobs in share by moving others of the plan. It ends,
+        because a job of the plan may move but never leaves it: each round adds jobs or reprieves a victim."""
         reprieve_needless = self._rearrangement.reprieve_needless
         while True:
             # A reprieved job may be taken for another one whose share its place is in.
@@ -421,3 +345,42 @@ class _Cycle:
         starts = [start for start in state.starts.values() if not state.jobs[start.job].grows]
         preempts = [for_growing_job(one, state.jobs[one.beneficiary]) for one in state.preempts.values()]
         return Plan(tuple(preempts), tuple(starts), holds, self._shares, promised, growth_of(state))
+
+    # Of phases 2 and 3: which classes are tried again after jobs were stopped. Only saves searches that would fail.
+
+    def _cause_of_refusal(self, job_class: JobClass) -> Cause:
+        """Return the cause of a class that may not start because of a limit or its project's share."""
+        return Cause(has_lower_running=self._has_lower_running(job_class))
+
+    def _cause_of_no_room(self, job_class: JobClass, policy: Hashable | None) -> Cause:
+        """Return the cause of a class that found no room. `policy`: see `Cause`."""
+        item = job_class.head
+        # Whether the job must not delay the gang that has the reservation.
+        is_kept_back = self._state.binding(item) is not None
+        return Cause(item.request, policy, is_kept_back, self._has_lower_running(job_class))
+
+    def _has_lower_running(self, job_class: JobClass) -> bool:
+        """Return whether the class has running jobs of lower priority in its project, so that it may stop these."""
+        return self._moves.is_above_lowest(job_class.account, job_class.jobs[0].priority)
+
+    def _reopen(self, queue: QueueIterator, preemptor: Waiting, victims: frozenset[Candidate]) -> None:
+        """Put classes that were closed back into the queue after `victims` were stopped for `preemptor`: those of
+        projects and departments that lost jobs, and those that may fit now, because the victims free more than the
+        preemptor takes."""
+        leaves_room = may_leave_room(preemptor, victims)
+
+        # One class per cause is tested, because the others would fail or fit like it.
+        def may_fit(cause: Cause, job_class: JobClass) -> bool:
+            # The cause does not cover victims in its own project, so such a class is tried again in its turn.
+            return leaves_room and (cause.has_lower_running or self._fits_or_reclaims(job_class.head, cause))
+
+        queue.reopen({victim.account for victim in victims}, may_fit)
+
+    def _fits_or_reclaims(self, item: Waiting, cause: Cause) -> bool:
+        """Return whether a job that found no room before fits once stopping jobs have ended, or could reclaim what it
+        lacks."""
+        if cause.request is None:
+            return False
+        if self._moves.find(item, is_soon=True) is not None:
+            return True
+        return cause.policy is not None and self._moves.find_victims(item, ReclaimPolicy(item)) is not None

@@ -34,13 +34,14 @@ class Cause(NamedTuple):
 
     `request`: what found no room; None if a limit or a share forbids the class. `policy`: the signature of the policy
     that found no victims, None if none was tried. `is_kept_back`: only capacity outside of the reservation was
-    searched. `replaces`: jobs of lower priority run in its project, which the search for victims does not cover.
+    searched. `has_lower_running`: jobs of lower priority run in its project, which the search for victims does not
+    cover.
     """
 
     request: Request | None = None
     policy: Hashable | None = None
     is_kept_back: bool = False
-    replaces: bool = False
+    has_lower_running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
