@@ -104,8 +104,8 @@ class CsiVolumes:
 
     def remove(self, volume: str) -> None:
         """Delete a volume's claim with its content. The cluster delays that while a pod mounts it. Does nothing for a
-        missing one. Raises ApiError if the cluster refuses."""
-        self._client.delete(f"{self._claims}/{claim_name(volume)}")
+        missing one. Raises Blocked if the cluster refuses."""
+        self._delete(f"{self._claims}/{claim_name(volume)}")
 
     def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
         """Do nothing: claims have no tiers."""
@@ -170,9 +170,9 @@ class CsiVolumes:
         return Taken(None, _bytes_of(last.get("restoreSize")), None)
 
     def remove_snapshot(self, snapshot: str) -> None:
-        """Delete a snapshot; volumes created from it stay. Does nothing for a missing one. Raises ApiError if the
+        """Delete a snapshot; volumes created from it stay. Does nothing for a missing one. Raises Blocked if the
         cluster refuses."""
-        self._client.delete(f"{self._snapshots}/{snapshot_name(snapshot)}")
+        self._delete(f"{self._snapshots}/{snapshot_name(snapshot)}")
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:
         """Return None: only a pod that mounts the volume can measure it."""
@@ -262,6 +262,12 @@ class CsiVolumes:
             # The name contains our id, so the object comes from an earlier try.
             if error.reason != "AlreadyExists":
                 raise Blocked("refused", one_line(str(error)), is_passing=False) from error
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._client.delete(path)
+        except ApiError as error:
+            raise Blocked("refused", one_line(str(error))) from error
 
     def _get(self, path: str, what: str) -> Raw:
         try:
