@@ -9,10 +9,10 @@ from collections.abc import Collection, Hashable, Set
 
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.order import Waiting
-from controlplane.scheduling.victims import Candidate, ReclaimPolicy, VictimPolicy
+from controlplane.scheduling.victims import Candidate, PreemptPolicy, ReclaimPolicy, VictimPolicy
 
 
-class ReplaceOwnPolicy(VictimPolicy):
+class ReplaceOwnPolicy(PreemptPolicy):
     """Which jobs may be stopped: those of lower priority in the job's own project. It is a quick search for the
     cheapest ones that make room.
 
@@ -21,25 +21,7 @@ class ReplaceOwnPolicy(VictimPolicy):
     its project is at its limit, `ReplacePolicy` examines other sets.
     """
 
-    def __init__(self, item: Waiting) -> None:
-        self._account = item.account
-        self._priority = item.job.priority
-        self._request = item.milli_gpus
-
-    @property
-    def signature(self) -> Hashable:
-        """What the policy's verdicts depend on: the project, the milli-GPUs that it and its department hold, and the
-        job's priority."""
-        holds = tuple((account.running, account.allocated) for account in self._account.line())
-        return "replace own", self._account.name, holds, self._priority
-
-    def concerns(self, victim_account: Account) -> bool:
-        """Return whether this is the account of the waiting job's project."""
-        return victim_account is self._account
-
-    def may_preempt(self, candidate: Candidate) -> bool:
-        """Return whether the candidate is in the same project and has a lower priority."""
-        return candidate.account is self._account and candidate.job.priority < self._priority
+    name = "replace own"
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
         """Return True: such jobs may be stopped in any number."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from controlplane.scheduling.accounts import Account, most_inside
 from controlplane.scheduling.order import Waiting
@@ -163,6 +163,8 @@ class PreemptPolicy(VictimPolicy):
     count, because that job runs in its place.
     """
 
+    name: ClassVar[str] = "preempt"
+
     def __init__(self, item: Waiting) -> None:
         self._account = item.account
         self._priority = item.job.priority
@@ -170,10 +172,10 @@ class PreemptPolicy(VictimPolicy):
 
     @property
     def signature(self) -> Hashable:
-        """What the policy's verdicts depend on: the project, the GPUs that it and its department hold, and the job's
-        priority."""
+        """What the policy's verdicts depend on: the project, the milli-GPUs that it and its department hold, and the
+        job's priority."""
         holds = tuple((account.running, account.allocated) for account in self._account.line())
-        return "preempt", self._account.name, holds, self._priority
+        return self.name, self._account.name, holds, self._priority
 
     def concerns(self, victim_account: Account) -> bool:
         """Return whether this is the account of the waiting job's project."""
