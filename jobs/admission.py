@@ -68,7 +68,7 @@ class _Largest:
 
 
 class _Cache(Generic[T]):
-    """Values by key, each valid for a number of seconds. One instance per process."""
+    """Values by key, each valid for the given number of seconds; in the memory of this process."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._seen = seconds, dict[Any, tuple[float, T]]()
@@ -102,9 +102,10 @@ def too_large(project: Project, specs: Specs) -> Refusals:
 
 
 def images_unknown(project: Project, specs: Specs) -> Refusals:
-    """Return refusals of images without a command that the catalogue does not have. There are none on clusters
-    that run containers, and for jobs without an image, which are checked at their start: the project may have
-    moved to another cluster by then."""
+    """Return refusals of images that the catalogue lacks, for jobs without a command: the catalogue would supply it.
+    There are none on clusters that run containers, and for jobs without an image, which are checked at their start:
+    the project may have moved to another cluster by then.
+    """
     named = {place: spec for place, spec in specs.items() if spec["image"] and not spec["command"]}
     if not named or engine_kind(project.cluster.engine).runs_containers:
         return []

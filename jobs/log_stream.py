@@ -37,7 +37,8 @@ POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 # A shorter interval for the first SOON_MOST reads: the first line, or the job's end, is likely soon.
 SOON_SECONDS, SOON_MOST = 0.2, 50
-# For the last lines of a pod that no longer speaks for its job: they come later than the news of its leaving.
+# How long a stream waits for the last lines of a worker that has left before it switches to another pod: the
+# engine delivers them after the change of members is known.
 LOG_END_SECONDS = 10.0
 HEARTBEAT_SECONDS = 10.0
 PAGE_LINES = 1000
@@ -230,8 +231,9 @@ class Follower:
         return self.wanted.attempt is None and standing.attempt != self._attempt
 
     def _next_attempt(self, attempt: int) -> str:
-        """Switch to a newer attempt's log and return its `attempt` event; the first attempt starts at the
-        client's offset."""
+        """Switch to a newer attempt's log from its beginning and return its `attempt` event. For the first attempt
+        that is read, return "" and keep the client's offset.
+        """
         is_first, self._attempt = self._attempt == 0, attempt
         if is_first:
             return ""

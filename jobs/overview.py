@@ -25,8 +25,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DeviceSums:
-    """Sums over all devices. A device without a measurement counts as neither idle nor busy. `measured`: the number
-    of devices with a measured utilisation, `use`: the sum of these utilisations (0 to 1 each)."""
+    """Sums over all devices. A device without a measurement counts as neither idle nor busy. `held_milli`: allocated
+    milli-GPUs. `measured`: the number of devices with a measured utilisation, `use`: the sum of these utilisations (0
+    to 1 each). `used_mib`: memory in use.
+    """
 
     gpus: int
     held_milli: int
@@ -52,8 +54,9 @@ class NodeCounts:
 
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """Jobs of one project, kind and state, grouped; active states count as one. `oldest`: when the first of them
-    was queued."""
+    """The number of jobs of one project, kind and state. Each active state of a project has a group of its own, with
+    `is_queued` False.
+    """
 
     is_queued: bool
     project: str

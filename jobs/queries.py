@@ -181,8 +181,9 @@ def is_silent(job_id: uuid.UUID | str, attempt: int, rank: int) -> bool:
 
 
 def metrics(job: Job) -> dict[str, Any]:
-    """Return the job's current use in REST form (component JobMetrics): utilisation 0 to 1 and GPU memory in MiB by pod
-    of the current attempt, and its last reported progress."""
+    """Return the job's current use in REST form (component JobMetrics): utilisation 0 to 1 and GPU memory in MiB of
+    each unreleased pod of the current attempt, null while unknown, and its last reported progress.
+    """
     columns = ("rank", "gpu_utilization", "gpu_memory_mib")
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, released_at=None).order_by("rank")
     return {
@@ -278,7 +279,7 @@ def reason_of(row: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
     if AWAITED in details:
         awaited = details[AWAITED]
         names = {"stopping": seen_by({"stopping": awaited["stopping"]}, allowed)["stopping"]}
-        # Without what is promised: nodes and devices are not part of a reason.
+        # Omits the reserved nodes and devices of `awaited`: a reason in REST form names none.
         shown[AWAITED] = {"workers": awaited["workers"], "asked": awaited["asked"], **names}
         message = f"{message} {awaited_sentence(awaited, allowed)}".strip()
     return {"code": code, "message": message, "details": shown}

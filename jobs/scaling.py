@@ -61,12 +61,13 @@ def scale_job(
     timeout_seconds: int = TIMEOUT_SECONDS,
     leaving: Collection[int] = (),
 ) -> ScaleOperation:
-    """Change the number of workers of an elastic job. A queued or suspended job requests the new number from now
-    on. For a running job the loop carries out the returned operation, and rolls it back if it is not done in
+    """Change the number of workers of an elastic job. A queued or suspended job requests the new number from now on.
+    For a running job the loop carries out the returned operation, and rolls it back if it is not done in
     `timeout_seconds`. `leaving`: ranks to remove, by default chosen by `choose_leavers`.
 
-    Raises Invalid for a number that is not allowed or is the present one, or wrong ranks in `leaving`; Conflict
-    if the job's kind or state, an open operation or a quota forbids it."""
+    Raises Invalid for a number that is not allowed or that a running job has already, or wrong ranks in `leaving`;
+    Conflict if the job's kind or state, an open operation or a quota forbids it.
+    """
     asked = Scaling(workers, timeout_seconds, tuple(leaving))
     try:
         with transaction.atomic():

@@ -71,10 +71,10 @@ class Input(NamedTuple):
 class Field(NamedTuple):
     """A field of a job.
 
-    `about`: its description in `yard help`, the OpenAPI document and docs/reference/jobs.md. `omitted`: the
-    default, as JSON. `kind_default`: the attribute of the job's kind that holds the default. `commands`:
-    flags of `yard` commands that spell the field differently. `pod`: the attribute of an engine's PodSpec
-    that receives the value unchanged.
+    `about`: its description in `yard help`, the OpenAPI document and docs/reference/jobs.md. `omitted`: the default,
+    as JSON. `kind_default`: the attribute of the job's kind that holds the default. `group`: the heading under which
+    `yard help` lists it. `commands`: flags of `yard` commands that spell the field differently. `pod`: the attribute
+    of an engine's PodSpec that receives the value unchanged.
     """
 
     name: str

@@ -44,7 +44,7 @@ def unseal(value: str, address: ServiceAddress) -> Credential | None:
 
 @cache
 def _fernet() -> Fernet:
-    """Return the cipher of the cookies and tickets."""
+    """Return the cipher of the cookies; its key is derived from SECRET_KEY."""
     # Imported on first use, since few processes need it.
     from cryptography.fernet import Fernet
 

@@ -112,7 +112,8 @@ def answer(current: MembershipState) -> Answer:
     if len(broken) == len(alive) or any(one.is_stuck for one in broken):
         return Answer(current.members, REFORM)
     if any(_is_lost(current.workers[rank]) for rank in _switching_leavers(current)):
-        # The others' call waits for it: gloo can miss that a connection is closed. They look at the membership.
+        # gloo can miss a closed connection: the other members may wait for the lost one in a call without an
+        # end. A new generation interrupts that call, since workers watch the membership.
         return Answer(current.members, REFORM)
     if current.operation is None:
         # Workers that were removed but still run, because their stop failed.
@@ -121,8 +122,10 @@ def answer(current: MembershipState) -> Answer:
 
 
 def deciding(ranks: Sequence[Worker], members: Collection[int], fewest: int) -> frozenset[int]:
-    """Return the ranks whose ends decide the attempt: all of `ranks` while there are no `members`, then the
-    members. Failed members do not count while at least `fewest` others are alive or finished."""
+    """Return the ranks whose ends decide the attempt: those of all workers in `ranks` while there are no `members`
+    (ranks of the newest generation), then the members. Failed members do not count while at least `fewest` others are
+    alive or finished.
+    """
     if not members:
         return frozenset(worker.rank for worker in ranks)
     counted = [worker for worker in ranks if worker.rank in members]
