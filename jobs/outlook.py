@@ -20,6 +20,8 @@ from controlplane.loop.observe import observe
 from controlplane.models import Cluster
 from controlplane.scheduling.estimates import StartRange
 from controlplane.scheduling.mentions import Sees, seen_by
+from controlplane.scheduling.reasons import WAITING_FOR_DATA
+from controlplane.scheduling.unknown_starts import data_due, why_unknown
 from controlplane.scheduling.view import ClusterView
 from controlplane.simulation.client import SimulationFailed, simulator
 from jobs.estimate_record import record_estimate
@@ -37,6 +39,10 @@ BUDGET_SECONDS = 5.0
 FRESH_SECONDS, KNOWN_SECONDS = 20.0, 300.0
 # Limit on the cluster's unfinished jobs; a simulation of more takes too long.
 MOST_JOBS = 5000
+OWN_SCHEDULER = "The cluster's own scheduler decides when it starts."
+TOO_MANY_JOBS = f"The cluster has more than {MOST_JOBS:,} unfinished jobs, too many to simulate."
+NOT_SIMULATED = "It could not be simulated; try again."
+MAYBE_SOONER = "It may be sooner: how fast its dataset is copied to where it has room is not known yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +65,38 @@ _asking: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def outlook(job: Job, sees: Sees) -> dict[str, Any]:
-    """Return {"would_start_if", "start_estimate"} of a job in REST form: up to three simulated changes that let
-    it start, and the range in which it is expected to start. `sees`: the projects whose jobs may be named, None
-    for all.
+    """Return {"would_start_if", "start_estimate", "start_estimate_note"} of a job in REST form: up to three simulated
+    changes that let it start, the range in which it is expected to start, and a sentence on why that is unknown or may
+    be sooner, None if there is nothing to say. `sees`: the projects whose jobs may be named, None for all.
 
     [] and None for a job that is not queued, for clusters with their own scheduler or more than MOST_JOBS
     unfinished jobs, and if the simulation fails. Stores the estimate (see `record_estimate`)."""
     cluster = job.project.cluster
-    if job.state != QUEUED or not can_replay(cluster):
-        return _shown([], None, sees)
+    if job.state != QUEUED:
+        return _shown([], None, "", sees)
+    if not can_replay(cluster):
+        return _shown([], None, OWN_SCHEDULER if is_delegated(cluster.scheduler) else TOO_MANY_JOBS, sees)
     try:
         with _asking[cluster.pk]:
-            ways, found = _ask(job, cluster)
+            ways, found, note = _ask(job, cluster)
     except SimulationFailed as error:
         logger.warning("a job's start could not be estimated: %s", error)
-        return _shown([], None, sees)
+        return _shown([], None, NOT_SIMULATED, sees)
     allowed = None if sees is None else sees | {job.project.name}
     record_estimate(job, found)
-    return _shown(ways, found, allowed)
+    return _shown(ways, found, note, allowed)
 
 
-def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange | None]:
-    """Return the changes that let a job start, and its estimated range, None if it has none. Simulates only what
-    is not cached."""
+def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange | None, str]:
+    """Return the changes that let a job start, its estimated range, None if it has none, and the note on it, "" if
+    there is none. Simulates only what is not cached."""
     key, known = str(job.pk), _fresh(job, FRESH_SECONDS)
     view = observe(cluster, timezone.now()).view
     # Time alone changes no answer within the seconds for which it is cached.
     timeless = replace(view, now=0)
     is_same = known is not None and known.view == timeless
     if known is not None and is_same and key in known.ways:
-        return known.ways[key], known.ranges[key]
+        return known.ways[key], known.ranges[key], _note(job, view, known.ranges[key])
     learned = learned_run_times(cluster)
     answer = simulator.ask("outlook", view, key, learned, known is None, budget_seconds=BUDGET_SECONDS)
     ways = {**(known.ways if known is not None and is_same else {}), key: answer.ways}
@@ -98,7 +106,16 @@ def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange |
     else:
         at, ranges = known.at, known.ranges
     _kept[cluster.pk] = _Known(at, ranges, timeless, ways)
-    return answer.ways, ranges.get(key)
+    return answer.ways, ranges.get(key), _note(job, view, ranges.get(key))
+
+
+def _note(job: Job, view: ClusterView, found: StartRange | None) -> str:
+    """Return why the start of a queued job is unknown or may be sooner than estimated; "" if neither is so."""
+    if found is None:
+        return why_unknown(view, str(job.pk))
+    seen = next((one for one in view.jobs if one.id == str(job.pk)), None)
+    is_copied = seen is not None and job.reason == WAITING_FOR_DATA and "fill_at" in job.details
+    return MAYBE_SOONER if is_copied and seen and data_due(seen, view.now) is None else ""
 
 
 def known_estimate(job: Job) -> dict[str, Any] | None:
@@ -134,9 +151,10 @@ def _fresh(job: Job, seconds: float) -> _Known | None:
     return known if is_usable else None
 
 
-def _shown(ways: list[dict[str, Any]], found: StartRange | None, allowed: Sees) -> dict[str, Any]:
+def _shown(ways: list[dict[str, Any]], found: StartRange | None, note: str, allowed: Sees) -> dict[str, Any]:
     fixes = [in_gpus(seen_by(way, allowed)) for way in ways]
     return {
         "would_start_if": [fix | {"message": fix.pop("text")} for fix in fixes],
         "start_estimate": shown_range(found),
+        "start_estimate_note": note or None,
     }

@@ -15,6 +15,7 @@ from controlplane.scheduling.expected_ends import expected_end
 from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.order import requeued_rank
 from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.unknown_starts import data_due
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 # A simulation advances in growing steps (the first is a minute long, the last a week): each step costs a
@@ -53,7 +54,7 @@ class Course:
     """
 
     def __init__(self, view: ClusterView, factor: int = 1000, run_times: RunTimes | None = None) -> None:
-        self.view = view
+        self.view = _with_known_waits(view)
         self.starts: dict[str, Started] = {}
         self.preempted: dict[str, str] = {}
         self._scheduler = Scheduler()
@@ -65,6 +66,12 @@ class Course:
             job.id: view.now + self._left(job)
             for job in view.jobs
             if job.state == "active" and not job.is_stopping
+        }
+        # When the data of a job is copied to where it has room, by its id.
+        self._copied = {
+            job.id: due
+            for job in view.jobs
+            if job.locations and job.fillable and (due := data_due(job, view.now)) is not None
         }
         self._is_changed = True
 
@@ -87,7 +94,10 @@ class Course:
         self._step *= GROWTH
         jobs = tuple(job for job in self.view.jobs if self._ends.get(job.id, now + 1) > now)
         was_waiting = any((job.not_before or 0) > self.view.now for job in jobs)
-        self._is_changed = was_waiting or len(jobs) < len(self.view.jobs)
+        copied = {job_id for job_id, due in self._copied.items() if self._before < due <= now}
+        if copied:
+            jobs = tuple(_with_copy(job) if job.id in copied else job for job in jobs)
+        self._is_changed = was_waiting or bool(copied) or len(jobs) < len(self.view.jobs)
         self.view = replace(self.view, now=now, jobs=jobs)
 
     def _apply(self, plan: Plan) -> None:
@@ -130,6 +140,23 @@ class Course:
 
     def _scaled(self, seconds: int) -> int:
         return max(1, seconds * self._factor // 1000)
+
+
+def _with_known_waits(view: ClusterView) -> ClusterView:
+    """Return the view with jobs that wait for data of which the end is known as jobs that back off until then."""
+    due = {job.id: data_due(job, view.now) for job in view.jobs if job.is_waiting_for_data}
+    return replace(view, jobs=tuple(_ready_at(job, due.get(job.id)) for job in view.jobs)) if due else view
+
+
+def _ready_at(job: JobView, due: int | None) -> JobView:
+    if due is None:
+        return job
+    return replace(job, is_waiting_for_data=False, not_before=max(due, job.not_before or 0))
+
+
+def _with_copy(job: JobView) -> JobView:
+    """Return the job as it is once its data is at all of its `fillable` locations."""
+    return replace(job, locations=tuple(sorted({*job.locations, *job.fillable})), fillable=())
 
 
 def started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobView:

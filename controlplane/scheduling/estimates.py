@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from controlplane.scheduling.course import STEPS, Course, RunTimes, never
 from controlplane.scheduling.cycle import decide
-from controlplane.scheduling.feasibility import FeasibilityCheck
-from controlplane.scheduling.limits import not_ready
-from controlplane.scheduling.view import ClusterView, PodPlacement, placements_from_lists
+from controlplane.scheduling.unknown_starts import UnknownStarts, data_due
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement, placements_from_lists
 
 # Factors on run times in the early and the late simulation, in thousandths.
 EARLY, LATE = 500, 1300
@@ -79,8 +78,8 @@ def start_range(
     is_over: Callable[[], bool] = never,
     learned: LearnedRunTimes | None = None,
 ) -> StartRange | None:
-    """Return when a queued job is expected to start. None if it can never start on the cluster as it is, or if its
-    wait is not simulated: for data or a volume, or while the engine is unreachable. Parameters as for `prospect`."""
+    """Return when a queued job is expected to start, not before a copy of its data for which it waits is expected to
+    end. None if that cannot be estimated (`unknown_starts.why_unknown`). Parameters as for `prospect`."""
     return start_ranges(view, is_over, learned, only={job_id}).get(job_id)
 
 
@@ -93,19 +92,30 @@ def start_ranges(
     """Return the start range of each queued job, by id; None as for `start_range`. `only`: the ids of the jobs to
     return. If `is_over()` returns True before a job has started in both simulations, its range has no end."""
     queued = [job for job in view.jobs if job.state == "queued" and (only is None or job.id in only)]
-    check = FeasibilityCheck(view)
-    wanted = {
-        job.id
-        for job in queued
-        if view.is_engine_reachable and not_ready(job) is None and check.refuse(job) is None
-    }
+    unknown = UnknownStarts(view)
+    wanted = {job.id for job in queued if not unknown.why(job)}
     early = Course(view, EARLY, learned.early if learned else None)
     late = Course(view, LATE, learned.late if learned else None)
     _follow(early, late, wanted, is_over)
     stretch = LEARNED if learned is not None and learned.late else DECLARED
     return {
-        job.id: _range(view.now, early, late, job.id, stretch) if job.id in wanted else None for job in queued
+        job.id: _not_before(_data_of(job, view.now), _range(view.now, early, late, job.id, stretch))
+        if job.id in wanted
+        else None
+        for job in queued
     }
+
+
+def _data_of(job: JobView, now: int) -> int:
+    """Return the time before which a queued job has no data, in Unix seconds; 0 if it has it or that is unknown."""
+    return (data_due(job, now) or 0) if job.is_waiting_for_data else 0
+
+
+def _not_before(due: int, found: StartRange) -> StartRange:
+    """Return the range without the time before `due`: steps of the simulation are longer than copies may last."""
+    earliest = max(due, found.earliest)
+    latest = None if found.latest is None else max(found.latest, earliest + LEAST_SECONDS)
+    return StartRange(earliest, latest) if due > found.earliest else found
 
 
 def _follow(early: Course, late: Course, wanted: Collection[str], is_over: Callable[[], bool]) -> None:

@@ -124,12 +124,14 @@ def explain(actor: Actor, job: Job) -> Row | None:
 
 
 def job_outlook(actor: Actor, job: Job) -> Row:
-    """Return {"start_estimate", "fixes", "is_known"}. `start_estimate`: {"earliest", "latest"} of the expected start of
-    a queued job, None if it has none; `fixes`: sentences on changes that would start it; `is_known`: always True, which
-    marks the estimate as computed. Stores the estimate. Takes seconds."""
+    """Return {"start_estimate", "note", "fixes", "is_known"}. `start_estimate`: {"earliest", "latest"} of the expected
+    start of a queued job, None if it has none; `note`: why it is unknown or may be sooner, None if neither; `fixes`:
+    sentences on changes that would start it; `is_known`: always True, which marks the estimate as computed. Stores the
+    estimate. Takes seconds."""
     found = outlook(job, visible_project_names(actor))
     fixes = [fix["message"] for fix in found["would_start_if"]]
-    return {"start_estimate": found["start_estimate"], "fixes": fixes, "is_known": True}
+    estimate, note = found["start_estimate"], found["start_estimate_note"]
+    return {"start_estimate": estimate, "note": note, "fixes": fixes, "is_known": True}
 
 
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:

@@ -123,10 +123,11 @@ WHAT_IF = record(
 )  # fmt: skip
 EXPLANATION = record(
     "Why a job is where it is, in numbers. `is_reachable`: whether its cluster answers. `ages_at`: when a gang that"
-    " has never started may take GPUs that projects borrow.",
+    " has never started may take GPUs that projects borrow. `start_estimate_note`: why the start is unknown, or why"
+    " it may be sooner than estimated.",
     state=STRING, is_reachable=BOOLEAN, reason=ref("Reason"), shortage=nullable(OBJECT),
     queue_position=nullable(INTEGER), ages_at=nullable(TIME), ahead=listed(OBJECT), holders=listed(OBJECT),
-    would_start_if=listed(OBJECT), start_estimate=START_ESTIMATE,
+    would_start_if=listed(OBJECT), start_estimate=START_ESTIMATE, start_estimate_note=nullable(STRING),
 )  # fmt: skip
 LOG_PAGE = record(
     "Numbered lines of one pod. Continue at next_offset with the same rank until complete.",

@@ -78,6 +78,12 @@ def test_explain_says_who_holds_what(server, yard):
         "Held by:         team-d 8, team-a 8 (4 over quota)\n"
         "It would start if it asked for 1 GPU.\n"
     )
+    note = {"start_estimate_note": "How fast its dataset is copied is not known yet."}
+    server.on("GET", f"jobs/{JOB_ID}/explain", answer | note)
+    assert "Start estimate:  not known. How fast its dataset" in yard("explain", JOB_ID).out
+    known = {"earliest": "2026-01-02T03:04:05Z", "latest": "2026-01-02T03:14:05Z"}
+    server.on("GET", f"jobs/{JOB_ID}/explain", answer | note | {"start_estimate": known})
+    assert ":05Z. How fast its dataset" in yard("explain", JOB_ID).out
 
 
 def test_project_create_and_edit_send_what_was_given(server, yard):

@@ -23,7 +23,7 @@ def explanation_text(name: str, answer: dict[str, Any], warning: str = "") -> st
         ),
         ("Ahead", ", ".join(map(_job_ahead, answer.get("ahead") or []))),
         ("Held by", ", ".join(map(_holder, answer.get("holders") or []))),
-        ("Start estimate", estimate_text(answer.get("start_estimate"))),
+        ("Start estimate", _noted(answer)),
     ]
     listed = formats.fields(rows)
     lines += [listed] if listed else []
@@ -39,6 +39,14 @@ def estimate_text(estimate: dict[str, Any] | None) -> str:
         return "now"
     earliest, latest = (formats.local_time(estimate[edge]) for edge in ("earliest", "latest"))
     return f"{earliest} to {latest}" if latest else f"after {earliest}"
+
+
+def _noted(answer: dict[str, Any]) -> str:
+    """Return the start estimate of an explanation with the sentence on why it is unknown or may be sooner."""
+    estimate, note = estimate_text(answer.get("start_estimate")), answer.get("start_estimate_note")
+    if not note:
+        return estimate
+    return f"{estimate}. {note}" if estimate else f"not known. {note}"
 
 
 def plan_text(name: str, plan: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from controlplane.models import Node
 from dashboards.reads import what_if
 from jobs import outlook
 from jobs.models import Job
@@ -14,6 +15,14 @@ def test_the_outlook_of_a_queued_job_is_a_range(yard, visit):
     assert "Expected start" in text
     assert "being estimated" not in text
     assert "<time" in text
+
+
+def test_an_outlook_that_is_not_known_says_why(yard, visit):
+    Node.objects.update(is_cordoned=True)
+    text = visit(yard.cast.vera).get(f"/jobs/{yard.queued.pk}/outlook").content.decode()
+    assert "not known" in text
+    assert "All nodes that it could use are cordoned or not ready." in text
+    assert "not before" not in text
 
 
 def test_readers_of_one_outlook_share_one_simulation_until_the_cluster_changes(yard, visit, monkeypatch):

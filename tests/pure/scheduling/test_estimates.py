@@ -9,6 +9,7 @@ import pytest
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.estimates import LearnedRunTimes, prospect, start_range, start_ranges
 from controlplane.scheduling.incremental import Scheduler
+from controlplane.scheduling.unknown_starts import why_unknown
 from tests.pure.scheduling.builders import job, node, nodes, project, running, view
 
 HOUR = 3600
@@ -71,6 +72,84 @@ def test_nothing_is_said_of_a_job_that_can_never_start():
 @pytest.mark.parametrize("waits", [{"is_waiting_for_data": True}, {"is_waiting_for_volume": True}])
 def test_nothing_is_said_of_a_job_that_waits_for_its_data_or_volume(waits):
     assert start_range(full(job("j1", "p", 8, **waits)), "j1") is None
+
+
+def copied(eta=600, **more):
+    """The progress of a copy that ends in so many seconds."""
+    return tuple(
+        {"dataset": "d@1", "data_state": "filling", "percent": 10, "eta_seconds": eta, **more}.items()
+    )
+
+
+def free(*jobs, cordoned=False):
+    return view([node("n0", is_schedulable=not cordoned)], [project("p", 8)], jobs, now=NOW)
+
+
+@pytest.mark.parametrize("eta", [1, 45, 600, 24 * HOUR])
+def test_a_job_that_waits_only_for_its_data_starts_when_that_is_there(eta):
+    seen = free(job("j1", "p", 8, is_waiting_for_data=True, data_progress=copied(eta)))
+    for learned in (None, LearnedRunTimes({"x": 1}, {"x": 1}, {"x": 1})):
+        found = start_range(seen, "j1", learned=learned)
+        assert NOW + eta <= found.earliest <= found.latest <= NOW + 3 * eta + 150
+    assert not prospect(seen, "j1").starts_now
+
+
+def test_a_job_that_waits_for_data_and_gpus_starts_when_it_has_both():
+    waits = {"is_waiting_for_data": True, "data_progress": copied(600)}
+    assert start_range(full(job("j1", "p", 8, **waits)), "j1").latest > NOW + HOUR
+    later = start_range(full(job("j1", "p", 8, **waits), ends_in=60), "j1")
+    assert later.earliest >= NOW + 600
+
+
+def test_a_job_whose_data_is_copied_to_where_it_has_room_starts_when_it_is_there():
+    full_node, free_node = replace(node("n0"), location="east"), replace(node("n1"), location="west")
+    holder = running(
+        job("r0", "p", 8, expected_runtime_seconds=99 * HOUR), ("n0", range(8)), started_at=NOW - HOUR
+    )
+    waits = job("j1", "p", 8, locations=("east",), fillable=("west",), data_progress=copied(600))
+    found = start_range(view([full_node, free_node], [project("p", 16)], [holder, waits], now=NOW), "j1")
+    assert found.latest is not None
+    assert found.earliest < found.latest < NOW + HOUR
+    unknown = replace(waits, data_progress=(("dataset", "d@1"),))
+    seen = view([full_node, free_node], [project("p", 16)], [holder, unknown], now=NOW)
+    assert start_range(seen, "j1").earliest > NOW + HOUR
+
+
+def test_nothing_is_said_while_all_nodes_that_a_job_may_use_are_cordoned():
+    assert start_range(free(job("j1", "p", 1), cordoned=True), "j1") is None
+    nodes_of = [node("n0", pool="a", is_schedulable=False), node("n1", pool="b")]
+    ours, theirs = job("j1", "p", 1, node_pool="a"), job("j2", "p", 1)
+    found = start_ranges(view(nodes_of, [project("p", 8)], [ours, theirs], now=NOW))
+    assert found["j1"] is None
+    assert found["j2"].latest is not None
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (free(job("j1", "p", 1), cordoned=True), "All nodes that it could use are cordoned or not ready."),
+        (replace(free(job("j1", "p", 1)), is_engine_reachable=False), "The cluster does not answer."),
+        (free(job("j1", "p", 9)), "It cannot start on the cluster as it is."),
+        (
+            free(job("j1", "p", 1, is_waiting_for_data=True)),
+            "How fast its dataset is copied is not known yet.",
+        ),
+        (
+            free(job("j1", "p", 1, is_waiting_for_data=True, data_progress=copied(data_state="failed"))),
+            "The copy of its dataset failed, and when one succeeds is not known.",
+        ),
+        (
+            free(job("j1", "p", 1, is_waiting_for_data=True, data_progress=copied(message="No room."))),
+            "The copy of its dataset waits, and when it goes on is not known.",
+        ),
+        (free(job("j1", "p", 1, is_waiting_for_volume=True)), "When its volume is ready is not known."),
+        (free(job("j1", "p", 1)), ""),
+        (free(job("j1", "p", 1, is_waiting_for_data=True, data_progress=copied())), ""),
+        (free(), ""),
+    ],
+)
+def test_why_a_start_is_not_known_is_said(seen, words):
+    assert why_unknown(seen, "j1") == words
 
 
 def test_nothing_is_said_while_the_cluster_does_not_answer_or_of_a_job_that_has_left_the_queue():
