@@ -168,7 +168,7 @@ def optional(reader: Reader) -> Reader:
 
 def listed(reader: Reader, most: int) -> Reader:
     """Return a reader of JSON lists with at most `most` entries, each read by `reader`, as a tuple. It raises Refused
-    for longer lists and other values; `suffix` then starts with the refused entry's index."""
+    for other values; `suffix` starts with the index of the refused entry, and is "" for no list and a longer one."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):

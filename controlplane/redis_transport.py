@@ -22,7 +22,8 @@ TIMER_SECONDS = 30
 
 
 class QoS(redis.QoS):
-    """The messages that a worker holds. A worker that holds as many as it may asks Redis for no more."""
+    """The messages that a worker holds. A worker that holds as many as it may asks Redis for no more, so here every
+    acknowledgement or rejection wakes the hub to ask again."""
 
     def ack(self, delivery_tag: str) -> None:
         super().ack(delivery_tag)  # type: ignore[no-untyped-call]  # kombu has types for some functions

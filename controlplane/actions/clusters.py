@@ -79,9 +79,10 @@ def edit_cluster(
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
     """Change `scheduler`, `settings` (replaced as a whole), `usage_half_life_hours` or the credentials; credentials
-    with a `context` only select another context of the stored kubeconfig. An attached cluster with a preflight
-    changes after it passed. Raise Forbidden unless the actor is an admin, Invalid for a scheduler that the engine
-    lacks, Conflict if projects or running pods forbid the change or the stored credentials cannot be decrypted."""
+    with a `context` only select another context of the stored kubeconfig. An attached cluster whose engine has a
+    preflight changes only when the preflight has passed. Raise Forbidden unless the actor is an admin, Invalid for a
+    scheduler that the engine lacks, Conflict for another `namespace_prefix` while the cluster has projects, another
+    `node_suffix` while pods run, or a new `context` if the stored credentials cannot be decrypted."""
     require_admin(actor)
     _check_scheduler(cluster.engine, changes.get("scheduler", cluster.scheduler))
     _check_prefix(cluster, changes.get("settings", cluster.settings))

@@ -53,8 +53,8 @@ def _withdraw_notice(node: Node, actor: Actor) -> Event | None:
 
 
 def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Event | None:
-    """Set or clear the cordon and write an audit row. Return the event to append, with this `kind`; None if the node
-    already has the wanted state."""
+    """Set or clear the cordon and write an audit row with `kind` as its verb. Return an event of this `kind` for the
+    caller to append; None, without an audit row, if the node already has the wanted state."""
     changed = Node.objects.filter(pk=node.pk, is_cordoned=not is_cordoned).update(is_cordoned=is_cordoned)
     node.is_cordoned = is_cordoned
     if changed != 1:
@@ -92,7 +92,8 @@ def mark_pool(pool: NodePool, is_spot: bool, *, actor: Actor) -> NodePool:
 
 
 def set_node_pool(node: Node, pool: NodePool | None, *, actor: Actor) -> Node:
-    """Move a node to a pool; None removes it from its pool. Raise Forbidden unless the actor is an admin."""
+    """Move a node to a pool; None removes it from its pool. The caller checks that the pool belongs to the node's
+    cluster. Raise Forbidden unless the actor is an admin."""
     require_admin(actor)
     with transaction.atomic():
         before = {"pool": node.pool.name if node.pool else None}

@@ -32,7 +32,8 @@ OWNER_FIELDS = frozenset({"description", "interactive_max_seconds", "interactive
 
 def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
     """Create a project from validated model fields. Raise Forbidden unless the actor is an admin, Conflict if the
-    name is taken or the cluster still holds objects of a deleted project with this name."""
+    name is taken or, on a cluster with namespaces, while an earlier project's objects of this name are still being
+    removed from any cluster."""
     require_admin(actor)
     _refuse_while_cleaning_up(fields["name"], fields["cluster"])
     try:
@@ -48,7 +49,7 @@ def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
 def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) -> Project:
     """Change fields of a project. The caller checks that the actor is an owner; raise Forbidden if a field is not in
     OWNER_FIELDS and the actor is no admin. Raise Conflict for a move to another cluster while the project has jobs,
-    volumes or snapshots, or while that cluster still holds objects of a deleted project with this name."""
+    volumes or snapshots, or while objects of an earlier project with this name are still being removed."""
     if not set(changes) <= OWNER_FIELDS:
         require_admin(actor)
     with transaction.atomic():
@@ -138,7 +139,7 @@ def oversold_warning(project: Project) -> str | None:
 
 def _leave_cluster(project: Project, cluster: Cluster) -> None:
     """Queue the removal of the project's objects from its old cluster, before it moves to `cluster`. Raise Conflict
-    if it has jobs, volumes or snapshots, or while `cluster` still holds objects of a deleted project with this name."""
+    if it has jobs, volumes or snapshots, or as `_refuse_while_cleaning_up`."""
     for app in holdings():
         app.check_move(project)
     _refuse_while_cleaning_up(project.name, cluster)
@@ -157,8 +158,8 @@ def _order_removal(project: Project) -> None:
 
 
 def _refuse_while_cleaning_up(name: str, cluster: Cluster) -> None:
-    """Raise Conflict while a cluster still removes the objects of a deleted project with this name; the removal would
-    also hit the new project's objects."""
+    """Raise Conflict if `cluster` has namespaces, while any cluster still removes the objects of a project of this name
+    that was deleted or moved: the removal would also hit the new project's objects."""
     if not engine_kind(cluster.engine).has_namespaces:
         return
     removals = Command.objects.about("project", name).of_kinds([Command.FORGET_PROJECT])

@@ -61,7 +61,7 @@ def forget_attempts() -> None:
 def actor_of_secret(secret: str, now: datetime, *, address: str = "", request_id: str = "") -> Actor | None:
     """Return the actor of an API token's secret; None if the token is unknown, revoked or expired, or its user is
     inactive. `address` and `request_id` are stored in the actor for the audit log. Updates `last_used_at` at most
-    every 5 minutes."""
+    every 5 minutes, and registers the bootstrap token again if its row is missing."""
     token = token_owner(secret, now)
     if token is None and _is_bootstrap(secret):
         register_bootstrap_token()

@@ -1,5 +1,5 @@
-"""Authentication by a bearer token, or by the browser's session with CSRF. An invalid credential is refused, never
-ignored."""
+"""Authentication by a bearer token, or by the browser's session with CSRF. An Authorization header that is not valid
+is refused, even beside a valid session."""
 
 import re
 import uuid
@@ -21,7 +21,9 @@ HOW = "Send 'Authorization: Bearer <token>'."
 
 
 class TokenAuthentication(authentication.BaseAuthentication):
-    """Authenticates by the Authorization header. `request.auth` becomes the Actor."""
+    """Authenticates by the Authorization header; `request.auth` becomes the Actor. Raises AuthenticationFailed if the
+    header contains no bearer token or one that is unknown, revoked or expired, TooManyAttempts after too many unknown
+    ones from one address."""
 
     def authenticate(self, request: Request) -> tuple[User, Actor] | None:
         header = request.META.get("HTTP_AUTHORIZATION", "")
@@ -49,7 +51,8 @@ class SessionAuthentication(authentication.SessionAuthentication):
 
 
 def actor_of(request: Request) -> Actor:
-    """Return the actor of an authenticated request, with the address and request id for the audit log."""
+    """Return the request's actor, with the address and request id for the audit log. Its `user` is None on routes
+    without authentication, such as the sign-in."""
     if isinstance(request.auth, Actor):
         return request.auth
     user: Any = request.user

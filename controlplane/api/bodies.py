@@ -16,7 +16,8 @@ DRY_RUN_ELSEWHERE = FieldError(
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
-    """One field of a JSON body: the reader of its value, its JSON schema, and whether it must be present."""
+    """One field of a JSON body: the reader of its value, which raises Refused, its JSON schema, and whether it must be
+    present."""
 
     read: Reader
     schema: Schema

@@ -50,9 +50,10 @@ def digest_of_request(method: str, path: str, body: Any) -> str:
 
 
 def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Return the response of `work`, or the stored one if `user` repeats this key. `digest`: that of
-    `digest_of_request`. Raise Problem: 422 if the key was used with another digest, 409 if the first request failed
-    meanwhile or its response cannot be decrypted. Runs `work` in a transaction."""
+    """Run `work` in a transaction and return its response, or the stored one if `user` repeats this key. A refusal
+    that `work` raises is rolled back, returned and stored too, unless a later repeat may succeed: then it is raised.
+    `digest`: that of `digest_of_request`. Raise Problem: 422 if the key was used with another digest, 409 if the first
+    request was rolled back meanwhile or its response cannot be decrypted."""
     try:
         with transaction.atomic():
             _forget_old()
@@ -85,7 +86,8 @@ def _answer(work: Callable[[], HttpResponse]) -> HttpResponse:
 
 
 def _is_temporary(status: int, headers: Mapping[str, str]) -> bool:
-    """Return whether a response asks for a retry, such as 409 `in_use`; such a response is not stored."""
+    """Return whether a repeat of the request may succeed: after 429, 500, 503, and any error with Retry-After. Such a
+    response is not stored."""
     return status in _NOT_KEPT or (status >= 400 and "Retry-After" in headers)
 
 
@@ -125,7 +127,7 @@ def _forget_old() -> None:
 
 
 def _sealed(body: bytes) -> bytes:
-    """Return a response encrypted, because it may contain a new token's secret."""
+    """Return a response encrypted and authenticated by the secret key, because it may contain a new token's secret."""
     nonce = os.urandom(_NONCE)
     return nonce + _check(settings.SECRET_KEY, nonce, body) + _masked(settings.SECRET_KEY, nonce, body)
 

@@ -79,7 +79,8 @@ class Answer:
 
 
 class Call:
-    """A parsed request: the actor, and the declared query and body fields. `is_dry_run`: roll back after the view."""
+    """A parsed request: the actor, and the declared query and body fields. `read` parses the body on first use.
+    `is_dry_run`: the transaction is rolled back after the view."""
 
     def __init__(
         self, request: Request, actor: Actor, query: dict[str, Any], read: Callable[[], dict[str, Any]]
@@ -91,12 +92,13 @@ class Call:
 
     @property
     def prepared(self) -> Any:
-        """Return the result of the operation's `before`, or raise the exception that it raised."""
+        """Return the result of the operation's `before`, None without one. Raise the refusal that `before` raised."""
         return self._prepare()
 
     def prepare(self, before: Callable[[], Any]) -> None:
-        """Run `before` now, outside the transaction, for `prepared`. A refusal is raised only by `prepared`: a
-        repeated request must get its stored response, even if `before` would refuse it now."""
+        """Run `before` now, outside the transaction, for `prepared`. Its refusal (Problem, Invalid, NotVisible,
+        Forbidden, TooManyAttempts) is raised only by `prepared`: a repeated request must get its stored response, even
+        if `before` would refuse it now. Other exceptions propagate."""
         try:
             value = before()
         except (Problem, Invalid, NotVisible, Forbidden, TooManyAttempts) as error:
@@ -111,8 +113,9 @@ class Call:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """Return the body's fields, parsed on first use. Raise Invalid or Problem as `read_body`. Views check access
-        first, so that a caller without access gets 404 whatever the body contains."""
+        """Return the body's fields, parsed on first use; {} for a GET and for a body that is not JSON. Raise Invalid
+        or Problem as `read_body`. Views check access first, so that a caller without access gets 404 whatever the body
+        contains."""
         return self._read_body()
 
     def finish(self) -> None:
@@ -122,8 +125,8 @@ class Call:
 
     def require_match(self, row: models.Model, revision: Callable[[Any], Any]) -> None:
         """Lock and reload the row, then raise Problem (412) unless If-Match names its present revision.
-        `revision(row)` returns what the ETag is made from. Does nothing without If-Match or if it is `*`. Needs the
-        view's transaction."""
+        `revision(row)` returns what the ETag is made from. Raise NotVisible if the row was deleted. Does nothing
+        without If-Match or if it is `*`. Needs the view's transaction."""
         wanted = self.request.META.get("HTTP_IF_MATCH")
         if wanted is None or wanted.strip() == "*":
             return
@@ -137,7 +140,8 @@ class Call:
 
 
 class OneMediaType(BaseContentNegotiation):
-    """Selects JSON for every response. A client whose Accept header excludes JSON gets 406."""
+    """Selects JSON for every response. A client whose Accept header excludes JSON gets 406, a body of a media type
+    that the route does not parse 415."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         media = (request.content_type or "").partition(";")[0].strip().lower()
@@ -153,7 +157,8 @@ class OneMediaType(BaseContentNegotiation):
 
 
 class ApiView(APIView):
-    """The base class of all REST views. It adds X-Request-ID, Cache-Control and Vary to every response."""
+    """The base class of all REST views. It adds X-Request-ID and Vary to every response, and Cache-Control unless the
+    view set it."""
 
     content_negotiation_class = OneMediaType
 
@@ -188,11 +193,11 @@ def operation(
 ) -> Callable[[Method], Callable[..., HttpResponseBase]]:
     """Decorator that makes `method(self, call, **path) -> Answer` a view's method, and describes it for OpenAPI.
 
-    `answer`: schema of the response; `status`: its status on success. `body`: the fields to parse; with `body_is` (a
-    schema) the body is passed on as a whole, for an action that parses it. `also`: other success statuses, without a
-    body. `streams`: the server-sent events that the route offers on request (served by controlplane.asgi, only
-    described here). `takes`: the media type of a body that is not JSON, which the view reads from
-    `call.request.data`. `gives`: the media type of a response that is not JSON, which the view builds itself.
+    `about`: its summary; `answer`: schema of the response, sent with `status`. `body`: the fields to parse; with
+    `body_is` (a schema) the body is passed on as a whole, for an action that parses it. `also`: other success
+    statuses, without a body. `streams`: the server-sent events that the route offers on request (served by
+    controlplane.asgi, only described here). `takes`: the media type of a body that is not JSON, read from
+    `call.request.data`; `gives`: that of a response that is not JSON, which the view builds itself.
     `is_remembered` False: Idempotency-Key and dry runs have no effect, and the view runs in no transaction.
     `before(call, **path)` runs before the transaction, for slow work without writes; its result is `call.prepared`.
     """

@@ -36,7 +36,6 @@ class Listing:
     """The options of a list route. `item`: schema of an item, whose properties `?fields=` accepts. `orderings`:
     public name -> columns, of which the last is unique and none is nullable; `ordering`: the default."""
 
-    # A schema with "properties", the names that ?fields= accepts.
     item: Schema
     orderings: Mapping[str, tuple[str, ...]]
     ordering: str

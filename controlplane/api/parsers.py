@@ -20,7 +20,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class StrictJSONParser(BaseParser):
-    """Parses application/json for REST framework. Raise Problem: 413 for a body above `most_bytes`, else 400 as
+    """Parses application/json for REST framework. Raises Problem: 413 for a body above `most_bytes`, else 400 as
     `parse_json`."""
 
     media_type = "application/json"
@@ -45,7 +45,8 @@ class StrictJSONParser(BaseParser):
 
 def parse_json(raw: bytes) -> Any:
     """Return the value of a JSON text in UTF-8. Raise Problem (400) for invalid JSON, and for what it allows but this
-    API does not: NaN, duplicate names, lone surrogates, integers above 64 bits, more than MAX_DEPTH levels."""
+    API does not: duplicate names, lone surrogates, integers above 64 bits, floats beyond a double's range, more than
+    MAX_DEPTH levels. The same for NaN and Infinity, which are no JSON but which Python reads."""
     _check_depth(raw)
     try:
         value = json.loads(

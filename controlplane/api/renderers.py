@@ -1,4 +1,4 @@
-"""Render JSON by orjson: times in RFC 3339 with Z, integers and floats unchanged."""
+"""Render JSON by orjson: UTC times in RFC 3339 with Z."""
 
 from typing import Any
 
@@ -9,7 +9,8 @@ JSON = "application/json"
 
 
 def render_json(data: Any) -> bytes:
-    """Return the JSON bytes of plain data; times are in UTC. Raise TypeError for other types."""
+    """Return the JSON bytes of plain data and datetimes; a UTC time ends in Z, another keeps its offset. Raise
+    TypeError for other types, and for integers above 64 bits."""
     return orjson.dumps(data, option=orjson.OPT_UTC_Z)
 
 

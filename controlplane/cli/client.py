@@ -42,8 +42,9 @@ class Response:
 
 
 class Client:
-    """An HTTP client for one server with one token. Not thread-safe. `sleep` waits between retries; `timeout`:
-    seconds per response; `say` prints a line when a request has to wait long."""
+    """An HTTP client for one server with one token ("": none). Not thread-safe. `sleep` waits between retries;
+    `timeout`: seconds per response; `say` prints a line when a request has to wait long. Raise CliError (2) unless
+    `url` is an http:// or https:// address."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Return the parsed words. Raise CliError (2) for wrong words; for an unknown option the message suggests the
-        most similar one."""
+        most similar one. With --help, print the help and raise SystemExit."""
         # Intermixed: options may stand between the positional arguments.
         parsed, unknown = self.parse_known_intermixed_args(list(words))
         if unknown:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-# How many of many names a sentence lists, so that it stays readable.
-
 
 def name_here(theirs: str, suffix: str) -> str:
     """Return Trainyard's name for the node that its cluster calls `theirs`: `theirs.suffix`, or `theirs` if the

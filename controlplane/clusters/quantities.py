@@ -21,8 +21,8 @@ _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)([numkMG
 
 
 def amount(quantity: object) -> Fraction:
-    """Return a Kubernetes quantity in its base unit (CPUs, bytes or pieces), exactly. Raise ValueError if it is
-    none."""
+    """Return a Kubernetes quantity in its base unit (CPUs, bytes or pieces), exactly. Raise ValueError if it is no
+    quantity."""
     return quantity if isinstance(quantity, Fraction) else _read(str(quantity))
 
 

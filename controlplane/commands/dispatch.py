@@ -41,8 +41,9 @@ class Dispatcher:
         self._local = ThreadPoolExecutor(LOCAL_THREADS, thread_name_prefix="long-command")
 
     def dispatch(self) -> int:
-        """Send all due commands, or execute those of a queue on own threads if Redis does not answer; return how many
-        were due. Does not wait for them."""
+        """Send the due commands that were not sent in the last SEND_AGAIN_SECONDS, at most MOST_QUEUED per queue and
+        none to a queue that is full. Execute those of a queue on own threads if Redis does not answer. Return how many
+        were selected, sent or not. Does not wait for them."""
         sent = 0
         for queue in task_queues():
             commands = _due(queue)

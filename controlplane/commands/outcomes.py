@@ -66,8 +66,9 @@ def finish(commands: Sequence[Command], token: str, state: str, error: str = "")
 
 
 def note_failure(command: Command, token: str, error: BaseException) -> None:
-    """Record that a try of `command` raised `error`: schedule a retry after a temporary failure or a fault, else fail
-    the command. Nothing is written after Cancelled. Raise `error` again if it is KeyboardInterrupt or SystemExit."""
+    """Record that a try of `command` raised `error`: schedule a retry after a temporary failure or a fault while tries
+    are left, else fail the command. After TooLate it is pending again, without counting the try; after Cancelled
+    nothing is written. Raise `error` again if it is KeyboardInterrupt or SystemExit."""
     # The row has its final state already, or belongs to another worker.
     if isinstance(error, Cancelled):
         return

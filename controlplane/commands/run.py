@@ -53,7 +53,7 @@ class CommandRun:
 
     def raise_if_cancelled(self) -> None:
         """Raise Cancelled if the last claim renewal (every RENEW_SECONDS) found the command cancelled or taken by
-        another worker. Costs no query."""
+        another worker, or if the claim expired while the database did not answer. Costs no query."""
         if self._is_lost.is_set():
             raise Cancelled
 

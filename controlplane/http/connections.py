@@ -85,7 +85,8 @@ class ServerConfig(uvicorn.Config):
 
 class OpenConnections:
     """The open connections of one server: counts them, enforces the limits on their number, and checks each one's
-    time limits every SWEEP_SECONDS. Use it on the event loop only."""
+    time limits every SWEEP_SECONDS. If the process may open few files, fewer connections are allowed than `limits`
+    states. Use it on the event loop only."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -389,7 +390,7 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
 
 
 class HeadRefused(Exception):
-    """The request's head exceeds a limit; the refusal has been sent."""
+    """Ends the parsing of a request that exceeds a limit; the refusal was sent, or the connection closed."""
 
 
 def is_loopback(key: str) -> bool:

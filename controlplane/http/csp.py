@@ -25,7 +25,8 @@ SETUP = "/setup/"
 
 
 class ContentSecurityPolicyMiddleware:
-    """Adds the Content-Security-Policy header to responses without one. Django has this built in from version 6 on."""
+    """Adds the Content-Security-Policy header to responses without one, which Django has built in from version 6 on,
+    and limits the referrer of setup pages to the origin."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

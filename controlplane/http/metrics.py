@@ -1,7 +1,7 @@
 """`/metrics`: numbers of running, queued and unreachable objects in Prometheus' text format, for alerts.
 
-GPU metrics are not included: a cluster's Prometheus scrapes them from NVIDIA's DCGM exporter. The number of queries
-does not depend on the number of jobs.
+Measurements of GPUs, such as their load, are not included: a cluster's Prometheus scrapes them from NVIDIA's DCGM
+exporter. The number of queries does not depend on the number of jobs.
 """
 
 import hmac

@@ -80,7 +80,8 @@ class WsgiBridge:
     """An ASGI application that serves HTTP through a WSGI application on `threads` threads; clients take turns.
 
     `clients`: shared by all bridges of a process. `most_of_client`, `most`: the most waiting requests, per client and
-    in all. With several threads, database connections are closed after each request; a single thread keeps its own.
+    in all. `body_most_bytes`: of a request; forms have a lower limit of their own. With several threads, database
+    connections are closed after each request; a single thread keeps its own.
     """
 
     def __init__(

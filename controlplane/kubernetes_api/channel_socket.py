@@ -68,7 +68,7 @@ class ChannelSocket:
     event loop's thread, and returns the bytes to write to `near`; an OSError from it ends the stream. `is_closable`:
     when the caller shuts down writing, close the channel too, if the server's protocol can. `ended` is set when
     either side has closed; data received before remains readable. Raise ApiError if the server refuses, Unreachable
-    if it does not answer.
+    if it does not answer or answers 5xx, Refused if the credentials give no token.
     """
 
     def __init__(

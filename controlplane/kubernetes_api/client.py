@@ -66,7 +66,8 @@ class Stream(Iterator[bytes]):
 class Client:
     """The API of one cluster. Thread-safe; methods block. `calls` counts the requests sent, by (verb, resource).
     `retry_seconds`: no retry begins later than this after the first try. Unless stated otherwise, methods raise
-    ApiError if the server refuses the request, Unreachable if it does not answer."""
+    ApiError if the server refuses the request, Unreachable if it does not answer or keeps answering 5xx or 429,
+    Refused if the credentials give no token."""
 
     def __init__(
         self, access: Access, bucket: TokenBucket | None = None, *, retry_seconds: float = RETRYING_SECONDS
@@ -325,7 +326,7 @@ class _TryAgain(Exception):
 
 def verb_and_resource(method: str, path: str, query: Mapping[str, str] = {}) -> tuple[str, str]:
     """Return (verb, resource) of a request as RBAC names them, such as ("list", "pods"), ("get", "pods/log") or
-    ("patch", "mpijobs.kubeflow.org")."""
+    ("patch", "mpijobs.kubeflow.org"); for a path without a resource ("get", "/version")."""
     parts = path.strip("/").split("/")
     is_core = parts[0] == "api"
     group = "" if is_core or len(parts) < 2 else parts[1]

@@ -12,7 +12,7 @@ from controlplane.remote_errors import Unreachable
 
 class ApiError(Exception):
     """The API server refused the request. `status`: of HTTP, such as 404 or 409; `reason`, `message` and `details`:
-    those of its Status object, "" and {} if it sent none."""
+    those of its Status object. If it sent none: "", the beginning of the body, and {}."""
 
     def __init__(self, status: int, body: bytes) -> None:
         answer = _status_of(body)

@@ -45,7 +45,7 @@ class _Loader(yaml.SafeLoader):
 
 def read_kubeconfig(text: str) -> dict[str, Any]:
     """Return the content of a kubeconfig, which has at least a list of contexts. Raise KubeconfigUnreadable if the
-    text is longer than MOST_BYTES, not YAML, or something else."""
+    text is longer than MOST_BYTES, is not YAML, has anchors or aliases, or has no list of contexts."""
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise KubeconfigUnreadable(f"The kubeconfig is larger than {MOST_BYTES // 1024} KiB.")
     try:

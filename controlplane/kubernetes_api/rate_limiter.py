@@ -25,7 +25,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 class Allowance:
     """The arithmetic of a token bucket, without threads or waiting. Callers pass the time, in seconds of one clock.
-    Raise ValueError for a rate of 0 or a burst below 1."""
+    Raise ValueError unless the rate is above 0 and the burst at least 1."""
 
     def __init__(self, rate_per_second: float, burst: int, now: float) -> None:
         if rate_per_second <= 0 or burst < 1:

@@ -40,9 +40,9 @@ class Reflector:
     """Keeps copies of the objects that a list of `path` with `query` returns, by "namespace/name" (or "name"). Runs
     one thread between `start` and `close`. Thread-safe.
 
-    `keep` receives the raw object and returns what to store of it: 10,000 untrimmed pods take a quarter of a
-    gigabyte. `on_change` is called on the reflector's thread, or that of `observe`, after the store changed. The last
-    four settings are for tests.
+    `keep` receives the raw object and returns what to store of it (None: all): 10,000 untrimmed pods take a quarter
+    of a gigabyte. `on_change` is called on the reflector's thread, or that of `observe`, after the store changed. The
+    last four settings are for tests.
     """
 
     def __init__(

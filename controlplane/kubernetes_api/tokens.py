@@ -33,8 +33,9 @@ _EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "N
 
 
 class TokenSource(Protocol):
-    """A source of bearer tokens. `current` returns the token to send, None if none is needed. `renew(refused)` drops
-    the token that the server refused, if it is still the current one, and returns whether there may be another."""
+    """A source of bearer tokens. `current` returns the token to send, None if none is needed, and raises Refused or
+    Unreachable if it cannot get one. `renew(refused)` drops the token that the server refused, if it is still the
+    current one, and returns whether there may be another."""
 
     def current(self) -> str | None: ...
 

@@ -38,8 +38,8 @@ async def sign_in(scope: Scope) -> Identity:
 
 
 def unknown(scope: Scope, credential: Credential) -> Refused:
-    """Return the refusal of an invalid credential: 401, or 429 if its address has sent too many unknown tokens. This
-    credential counts as one of them."""
+    """Return the refusal of an invalid credential: 401, or 429 if its address has sent too many unknown tokens. A
+    token is counted as one of them, a session is not."""
     try:
         if credential.kind == TOKEN:
             note_unknown_token(client_address(scope))

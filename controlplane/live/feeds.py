@@ -121,8 +121,8 @@ class Reader:
         is_recheck_due: bool,
     ) -> TickResult:
         """Return what changed in the feeds since the last call, and the answers to `requests`. `identities` are
-        checked again if `is_recheck_due` or an event changed rights. Raises DatabaseError if the database does not
-        answer."""
+        checked again if `is_recheck_due`, if an event may have changed rights, or if too many events occurred to read
+        them. Raises DatabaseError if the database does not answer."""
         seq = Event.objects.last_seq()
         if seq == self.seq and not requests and not is_recheck_due:
             return TickResult(seq, updates=_log_updates(feeds, []))
@@ -294,7 +294,8 @@ def _log_updates(feeds: Sequence[Feed], events: Sequence[Event], *, is_all: bool
 
 def _guarded_update(feed: Feed, tail: Tail, has_moved: bool) -> Update | None:
     """Return what was appended to one log; None if nothing was, or if it cannot be read. An error is logged once and
-    retried at the next tick. `has_moved`: an event about its job occurred."""
+    retried at the next tick; a DatabaseError is raised, because it fails the whole tick. `has_moved`: an event about
+    its job occurred."""
     try:
         update = _log_update(feed, tail, has_moved)
     except DatabaseError:

@@ -22,8 +22,8 @@ def encode(frame: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message of the feed, encoded once for all listeners. `seq`: the number of the topic's state after it, None
-    for a message without a state."""
+    """One message of the feed, encoded once for all listeners. `topic`: "" for a message about no topic; `seq`: the
+    number of the topic's state after it, None for a message without a state."""
 
     kind: str
     topic: str
@@ -32,15 +32,15 @@ class Frame:
 
 
 def state_frame(topic: str, seq: int, state: Mapping[str, Any], at: str) -> Frame:
-    """Return the frame with a topic's complete state at event number `seq`. `at`: the server's time, from
-    `now_text`."""
+    """Return the frame with a topic's complete state. `seq`: its number, that of an event, or of a log's tail. `at`:
+    the server's time, from `now_text`."""
     text = encode({"type": "state", "topic": topic, "seq": seq, "state": state, "at": at})
     return Frame("state", topic, seq, text)
 
 
 def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
-    """Return the frame with the change that led to a topic's state at event number `seq`. `at`: the server's time,
-    from `now_text`."""
+    """Return the frame with the change that led to the topic's state number `seq`, that of an event, or of a log's
+    tail. `at`: the server's time, from `now_text`."""
     body = {
         "type": "change",
         "topic": topic,
@@ -52,8 +52,8 @@ def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
 
 
 def error_frame(topic: object, code: str, detail: str) -> Frame:
-    """Return the frame that reports an error to the client: a stable `code` and a sentence. `topic`: what the client
-    sent."""
+    """Return the frame that reports an error to the client: a stable `code` and a sentence. `topic`: the name that the
+    client sent, any JSON value."""
     text = encode({"type": "error", "topic": topic, "code": code, "detail": detail})
     return Frame("error", "", None, text)
 

@@ -114,7 +114,7 @@ def identify(credential: Credential) -> Identity | None:
 
 def still_valid(identities: Iterable[Identity], now: datetime) -> dict[Identity, Identity | None]:
     """Return the current form of each identity: the same object if nothing changed, None if it is no longer valid.
-    Four queries for any number of identities."""
+    At most four queries for any number of identities."""
     known = set(identities)
     users = {user.pk: user for user in User.objects.filter(pk__in={known_.user.pk for known_ in known})}
     sessions = set(_live_sessions([known_.key for known_ in known if known_.kind == SESSION], now))

@@ -49,7 +49,8 @@ class Listener:
         self._writer = asyncio.create_task(self._write(), name="live-writer")
 
     def offer(self, frame: Frame) -> None:
-        """Queue a frame. If the queue is full, its frames are replaced by one complete state per topic."""
+        """Queue a frame. If the queue is full, this and all queued frames are replaced by one complete state per
+        topic; errors and pongs are lost."""
         if frame.topic in self._behind:
             # The queued state will include this change when it is sent.
             return

@@ -19,8 +19,8 @@ class SharedReads:
         self._reads: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def read(self, key: Hashable, seconds: float, work: Callable[..., T], *arguments: object) -> T:
-        """Return the result of `work(*arguments)`, or of a call by another request for this key that is at most
-        `seconds` old. Raise what that call raised."""
+        """Return the result of `work(*arguments)`, or of an earlier request's call for this key that is still running
+        or ended at most `seconds` ago; the `seconds` of that earlier request count. Raise what the call raised."""
         reading = self._reads.get(key)
         if reading is None:
             reading = self._reads[key] = self._thread.run(work, *arguments)

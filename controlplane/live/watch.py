@@ -17,8 +17,7 @@ from controlplane.live.listener import Listener
 from controlplane.live.topics import UNKNOWN, parse_topic
 
 FIELDS = frozenset({"topics", "since"})
-# The most digits of an event number.
-# Any number of 18 digits fits into 64 bits, as the database requires.
+# Of an event number: any number of 18 digits fits into 64 bits, as the database requires.
 MOST_DIGITS = 18
 # Proxies close streams that are silent for long, many after 30 or 60 seconds.
 HEARTBEAT_SECONDS = 10.0

@@ -35,8 +35,9 @@ _SAYS_ALL = "output may be missing"
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One record of output. `n`: its number in the log; `stream`: "stdout" or "stderr"; `is_partial`: the line
-    continues in that stream's next record; `next_offset`: the byte offset at which to resume reading after it."""
+    """One record of output. `n`: its number in the log; `time_ms`: when it was written, Unix milliseconds; `stream`:
+    "stdout" or "stderr"; `is_partial`: the line continues in that stream's next record; `next_offset`: the byte offset
+    at which to resume reading after it."""
 
     n: int
     time_ms: int
@@ -113,7 +114,8 @@ def log_path(logs_dir: str | Path, job_id: str, attempt: int, rank: int) -> Path
 
 def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str | None = None) -> LogPage:
     """Return at most `limit` lines and gaps from the byte `offset`, 0 or a `next_offset`; with `search` only lines
-    that contain it, ignoring case. Raise ValueError for a negative offset or a limit below 1.
+    that contain it, ignoring case. Raise ValueError for a negative offset or a limit below 1, OSError if `path` is no
+    regular file.
 
     An offset inside a record starts at the next one. One beyond the end, or a missing log, gives an empty page. A
     page may be short or empty without being `complete`, because a call reads SCAN_BYTES at most: continue at
@@ -138,7 +140,8 @@ def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str 
 
 def tail(path: str | Path, n: int) -> LogPage:
     """Return the last `n` lines and the offset from which to follow the log; an empty page if there is no log. Reads
-    backwards, SCAN_BYTES at most, so very long lines give fewer than `n`."""
+    backwards, about SCAN_BYTES at most, so very long lines give fewer than `n`. Raise OSError if `path` is no regular
+    file."""
     if not os.path.exists(path):
         return LogPage()
     with _open(path) as file:

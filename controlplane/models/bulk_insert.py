@@ -11,8 +11,9 @@ from controlplane.models.prepared import AnyModel
 
 
 def insert_rows(rows: Iterable[AnyModel]) -> list[AnyModel]:
-    """Insert rows of one model with one statement, set the keys that the database generates, and return the rows.
-    Either all rows have a primary key or none has. Floats must be finite. Raises what Django's `bulk_create` raises."""
+    """Insert rows of one model, set the keys that the database generates, and return the rows. On PostgreSQL it takes
+    one statement, for columns and values that JSON can express. Either all rows have a primary key or none has. Floats
+    must be finite. Raises what Django's `bulk_create` raises."""
     rows = list(rows)
     if not rows:
         return rows

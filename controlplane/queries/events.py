@@ -14,7 +14,7 @@ _DETAILS = "details"
 
 
 def seen_event(row: Mapping[str, Any], sees: Sees, project: str | None) -> dict[str, Any]:
-    """Return an event of `project` (None: of no project) with the fields and texts that a reader may see. `sees`:
+    """Return the event `row` (its fields by name) of `project` (None: of no project) as a reader may see it. `sees`:
     projects whose jobs the reader may see (None: all); names of other jobs are hidden. Apply it to every event before
     it leaves the process."""
     shown = {name: row[name] for name in _SHOWN if name in row}

@@ -86,8 +86,8 @@ class Child:
         return True
 
     def cap_log(self) -> None:
-        """Truncate the log if it is larger than LARGEST_LOG_BYTES, keeping its content in one older file. The file is
-        copied, not renamed, because the child appends to its open descriptor."""
+        """Truncate the log if it is larger than LARGEST_LOG_BYTES, keeping its content in one older file unless the
+        disk is full. The file is copied, not renamed, because the child appends to its open descriptor."""
         if self.log_path.exists() and self.log_path.stat().st_size > LARGEST_LOG_BYTES:
             older = self.log_path.with_suffix(".log.1")
             try:

@@ -19,8 +19,8 @@ SHARED = ("DATABASE_URL", "TRAINYARD_REDIS_URL", "TRAINYARD_SECRET_KEY")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the component that `arguments` name until it ends. Return 1 if it cannot start, 2 for an unknown one; most
-    replace this process and do not return."""
+    """Run the component that `arguments` name. Return exit code 0 when it has ended, 1 if it cannot start, 2 for an
+    unknown one. All but `web` and `migrate` replace this process, so that the call does not return."""
     if len(arguments) != 1 or arguments[0] not in PARTS:
         print(f"Name one part: {', '.join(PARTS)}.", file=sys.stderr)
         return 2

@@ -181,7 +181,8 @@ def _static_files(checkout: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def setup_path() -> str:
-    """Return the path of a new one-time link that creates the first admin; "" if an admin exists."""
+    """Return the path of a new one-time link that creates the first admin; "" if an admin exists. Earlier links become
+    invalid."""
     from controlplane.actions.accounts import create_setup_link
 
     secret = create_setup_link()

@@ -32,8 +32,8 @@ class Program:
 
 
 def child_environment(instance: Instance, redis_url: str) -> dict[str, str]:
-    """Return the environment for all processes of the control plane: ours, with the Redis address and absolute
-    paths."""
+    """Return the environment for all processes of the control plane: this process's, with `redis_url`, the state
+    directory as an absolute path, and what Python and Django need."""
     return {
         # By default glibc gives each thread an arena; two are enough here, which saves tens of MB while idle.
         "MALLOC_ARENA_MAX": "2",

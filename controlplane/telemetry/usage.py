@@ -80,7 +80,8 @@ class UsageCache:
     def of(
         self, now: datetime, gpus: int, half_life: timedelta, projects: Collection[int]
     ) -> Mapping[int, float]:
-        """Return `decayed_usage` of these arguments, up to RENEWED_EVERY old; {} if the half-life is 0."""
+        """Return `decayed_usage` of these arguments, up to RENEWED_EVERY old, even if `projects` has changed since; {}
+        if the half-life is 0."""
         if not half_life:
             return {}
         is_kept = self._read is not None and self._read[1:] == (gpus, half_life)

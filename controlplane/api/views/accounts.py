@@ -76,7 +76,8 @@ USERS = Listing(
 
 
 class Login(ApiView):
-    """Exchange a user name and password for a token. The only route that needs no credential."""
+    """Exchange a user name and password for a token, without a credential. 401 does not show whether the name exists;
+    429 after too many wrong attempts."""
 
     authentication_classes = ()
     permission_classes = ()
@@ -96,7 +97,7 @@ class Login(ApiView):
 
 
 class Whoami(ApiView):
-    """The authenticated user."""
+    """The authenticated user, with a role for each project of which the user is a member."""
 
     @operation("Who am I, with roles", answer=ref("Whoami"))
     def get(self, call: Call) -> Answer:
@@ -113,7 +114,7 @@ class Whoami(ApiView):
 
 
 class Tokens(ApiView):
-    """The caller's tokens; for an admin, the tokens of all users."""
+    """The caller's tokens; for an admin, the tokens of all users. Revoked and expired ones are not listed."""
 
     @operation("List live tokens", answer=TOKENS.schema("Token"), query=TOKENS.parameters())
     def get(self, call: Call) -> Answer:
@@ -142,7 +143,7 @@ class Tokens(ApiView):
 
 
 class TokenDetail(ApiView):
-    """One token, by its number."""
+    """One token, by its id. 404 if it is revoked, expired, or another user's and the caller is no admin."""
 
     @operation("A token", answer=ref("Token"), query={"fields": fields_parameter(TOKEN)})
     def get(self, call: Call, token_id: str) -> Answer:
@@ -158,15 +159,16 @@ class TokenDetail(ApiView):
 
 
 def _new_user(call: Call) -> User:
-    """Return a valid, unsaved user from the body, with a hashed password. Slow, so it runs before the transaction."""
+    """Return a valid, unsaved user from the body, with a hashed password. Hashing takes up to a second, so it runs
+    before the transaction."""
     require_admin(call.actor)
     body = dict(call.body)
     return new_user(body.pop("username"), body.pop("password", None), actor=call.actor, **body)
 
 
 def _hashed_password(call: Call, username: str) -> str | None:
-    """Return the hash of the new password in the body; None if the body has none. Slow, so it runs before the
-    transaction."""
+    """Return the hash of the new password in the body; None if the body has none. Hashing takes up to a second, so it
+    runs before the transaction."""
     user = _visible_user(call.actor, username)
     password = call.body.get("password")
     if password is None:
@@ -195,7 +197,7 @@ class Users(ApiView):
 
 
 class UserDetail(ApiView):
-    """One user, by name. For admins, and for the user."""
+    """One user, by name. For admins, and for the user; 404 for others, which does not show whether the name exists."""
 
     @operation("A user", answer=ref("User"), query={"fields": fields_parameter(USER)})
     def get(self, call: Call, username: str) -> Answer:

@@ -104,7 +104,7 @@ NODES = Listing(
 
 
 class Clusters(ApiView):
-    """Clusters. Every user may read them; admins may change them."""
+    """The clusters that are not detached. Every user may read them; admins may register one."""
 
     @operation("List clusters", answer=CLUSTERS.schema("Cluster"), query=CLUSTERS.parameters())
     def get(self, call: Call) -> Answer:
@@ -130,7 +130,7 @@ class Clusters(ApiView):
 
 
 class ClusterDetail(ApiView):
-    """One cluster, by name."""
+    """One cluster that is not detached, by name. Every user may read it; admins may edit and detach it."""
 
     @operation("A cluster", answer=ref("Cluster"), query={"fields": fields_parameter(CLUSTER)})
     def get(self, call: Call, name: str) -> Answer:
@@ -172,7 +172,8 @@ class ClusterCheck(ApiView):
 
 
 class NodePools(ApiView):
-    """Node pools: named groups of nodes."""
+    """Node pools: named groups of nodes. Every user may read them; admins may create one, without `cluster` in the
+    body on the first cluster."""
 
     @operation("List node pools", answer=POOLS.schema("NodePool"), query=POOLS.parameters())
     def get(self, call: Call) -> Answer:
@@ -191,7 +192,8 @@ class NodePools(ApiView):
 
 
 class NodePoolDetail(ApiView):
-    """One node pool, by name."""
+    """Mark a node pool as spot, or not. For admins. 400 without `cluster` if several clusters have a pool of this
+    name."""
 
     @operation("Mark a node pool as spot, or not", answer=ref("NodePool"), body=POOL_CHANGES)
     def patch(self, call: Call, name: str) -> Answer:
@@ -219,7 +221,8 @@ def _attached() -> QuerySet[Cluster]:
 
 
 class ClusterSchedulerView(ApiView):
-    """The scheduler's input, which can be replayed on another machine. For admins."""
+    """The scheduler's input, which can be replayed on another machine. For admins. 409 with more than 20,000
+    unfinished jobs."""
 
     @operation(
         "The scheduler's current view, for `python -m controlplane.scheduling.replay`",

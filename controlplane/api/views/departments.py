@@ -21,7 +21,7 @@ DEPARTMENTS = Listing(DEPARTMENT, {"name": ("name",), "created_at": ("created_at
 
 
 class Departments(ApiView):
-    """Departments, the parents of projects. Every user may read them; admins may change them."""
+    """Departments, the parents of projects. Every user may read them; admins may create one."""
 
     @operation("List departments", answer=DEPARTMENTS.schema("Department"), query=DEPARTMENTS.parameters())
     def get(self, call: Call) -> Answer:
@@ -34,7 +34,7 @@ class Departments(ApiView):
 
 
 class DepartmentDetail(ApiView):
-    """One department, by name."""
+    """One department, by name. Every user may read it; admins may edit it, and delete it while it has no projects."""
 
     @operation("A department", answer=ref("Department"), query={"fields": fields_parameter(DEPARTMENT)})
     def get(self, call: Call, name: str) -> Answer:

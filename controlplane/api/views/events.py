@@ -54,7 +54,8 @@ AUDIT = Listing(
 
 
 class Events(ApiView):
-    """Events, newest first; `ordering=seq` with `since` continues from an event number."""
+    """The events that the caller may see, newest first; `ordering=seq` with `since` continues after an event
+    number."""
 
     @operation("List events", answer=EVENTS.schema("Event"), query=EVENTS.parameters())
     def get(self, call: Call) -> Answer:
@@ -93,7 +94,7 @@ def _shape(row: dict[str, Any], sees: Sees, project: str | None, node: str | Non
 
 def _visible_events(actor: Actor) -> QuerySet[Event]:
     """Return the events that the actor may see: all for an admin; for others those of visible projects, and those of
-    nodes and clusters whose messages name no project."""
+    nodes and clusters. The kinds FOR_ADMINS are left out, because their messages may name any project."""
     visible = visible_project_ids(actor)
     if visible is None:
         return Event.objects.all()

@@ -128,7 +128,7 @@ MEMBERS = Listing(
 
 
 class Projects(ApiView):
-    """The projects that the caller may view."""
+    """The projects that the caller may view. Admins may create one, with its members."""
 
     @operation("List projects", answer=PROJECTS.schema("Project"), query=PROJECTS.parameters())
     def get(self, call: Call) -> Answer:
@@ -148,7 +148,8 @@ class Projects(ApiView):
 
 
 class ProjectDetail(ApiView):
-    """One project, by name."""
+    """One project, by name. Its members may view it, owners may edit some fields and members, admins all; only admins
+    may delete it. 404 if the caller may not view it."""
 
     @operation(
         "A project with its status", answer=ref("Project"), query={"fields": fields_parameter(PROJECT)}
@@ -189,7 +190,7 @@ class ProjectDetail(ApiView):
 
 
 class Members(ApiView):
-    """The members of a project."""
+    """The members of a project. All of them may list them; owners and admins may add one."""
 
     @operation("List members", answer=MEMBERS.schema("Member"), query=MEMBERS.parameters())
     def get(self, call: Call, name: str) -> Answer:
@@ -205,7 +206,8 @@ class Members(ApiView):
 
 
 class MemberDetail(ApiView):
-    """One member, by user name."""
+    """One member, by user name. Owners of the project and admins may change the role or remove the member; 409 for the
+    last owner."""
 
     @operation("A member", answer=ref("Member"))
     def get(self, call: Call, name: str, username: str) -> Answer:
@@ -230,7 +232,7 @@ class MemberDetail(ApiView):
 
 
 def _revision(project: Project) -> Any:
-    """Return the part of a project that can be edited: its REST object without `status`."""
+    """Return what the project's ETag is made from: its REST object without `status`, which changes all the time."""
     shown = project_detail(project)
     return {name: value for name, value in shown.items() if name != "status"}
 

@@ -6,7 +6,7 @@ from controlplane.api.operations import Answer, ApiView, Call, operation
 
 
 class OpenApi(ApiView):
-    """The OpenAPI document of this API."""
+    """The OpenAPI document of this API. The first request to a process takes about a second."""
 
     @operation("The OpenAPI document", answer=OBJECT)
     def get(self, call: Call) -> Answer:

@@ -33,8 +33,9 @@ class Listing:
 
 
 def list_files(root: str) -> Listing:
-    """Return the code files of a directory: those that git tracks or does not ignore; without git all. Raise CliError
-    if it is no directory, has a name that is not UTF-8, or without git more than WALK_MOST files."""
+    """Return the code files of a directory: those that git tracks or does not ignore, without git all, except what
+    .yardignore names. Raise CliError if it is no directory, .yardignore is unreadable, a file's name is not UTF-8, or
+    without git there are more than WALK_MOST files."""
     if not os.path.isdir(root):
         raise CliError(f"--code {root}: there is no such directory", USAGE)
     ignore = _ignore(root)

@@ -90,7 +90,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete an artifact, after a confirmation or with --yes."""
+    """Delete an artifact. Raise CliError (2) without --yes."""
     found = find_artifact(session, args.artifact)
     require_yes(args, f"{args.artifact} cannot be restored", f"yard artifact delete {args.artifact}")
     answer = session.client.delete(f"artifacts/{found['id']}")

@@ -183,7 +183,8 @@ def cluster_remove_arguments(parser: Parser) -> None:
 
 
 def cluster_remove(args: Namespace, session: Session) -> int:
-    """Detach a cluster, delete its credentials and its nodes' records; refused while it has projects."""
+    """Detach a cluster, delete its credentials and its nodes' records; refused while it has projects or unfinished
+    jobs. On a terminal the user must confirm, unless --yes is given. With --dry-run change nothing."""
     cluster = session.get(_path(args.name))
     goes = f"its {cluster['nodes']} nodes leave the lists, its credentials are deleted; the cluster is not changed"
     if args.dry_run:

@@ -251,7 +251,8 @@ def diff_arguments(parser: Parser) -> None:
 
 
 def diff(args: Namespace, session: Session) -> int:
-    """Print the files that were added, removed and changed between two versions."""
+    """Print the files that were added, removed and changed between two versions, of each kind at most --limit and
+    1,000, and how many there are."""
     dataset = find_dataset(session, args.name)
     before, after = (_version(session, dataset, name) for name in (args.before, args.after))
     found = session.get(f"versions/{after['id']}/diff", before=before["number"], limit=min(args.limit, 1000))
@@ -367,7 +368,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete a dataset with all its versions, after a confirmation or with --yes."""
+    """Delete a dataset with all its versions. Raise CliError (2) without --yes."""
     dataset = find_dataset(session, args.name)
     lost = f"{args.name} has {dataset['latest']} versions; all of them would be deleted"
     require_yes(args, lost, f"yard dataset delete {args.name}")

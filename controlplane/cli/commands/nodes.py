@@ -147,8 +147,8 @@ def node_uncordon_arguments(parser: Parser) -> None:
 
 
 def node_uncordon(args: Namespace, session: Session) -> int:
-    """Place new pods on these nodes again. An interruption notice that a user gave is withdrawn, one from the cluster
-    is not."""
+    """Place new pods on these nodes again, and withdraw an interruption notice that a user gave. The server refuses
+    for a node with a notice of its cluster."""
     return _each(args, session, "uncordon", "takes work again")
 
 
@@ -234,7 +234,8 @@ def node_confirm_dead_arguments(parser: Parser) -> None:
 
 
 def node_confirm_dead(args: Namespace, session: Session) -> int:
-    """Confirm that an unreachable node is dead: its GPUs are released and its jobs are queued again."""
+    """Confirm that an unreachable node is dead: it is cordoned, its GPUs are released and its jobs are queued again.
+    On a terminal the user must confirm, unless --yes is given. With --dry-run change nothing."""
     if sys.stdin.isatty() and not (args.yes or args.dry_run):
         asked = f"Is {args.name} off, or cut from its storage and network? Its jobs start again elsewhere."
         confirm_name(args.name, f"{asked} Type its name", "released")

@@ -26,8 +26,8 @@ def config_project_arguments(parser: Parser) -> None:
 
 
 def config_project(args: Namespace, session: Session) -> int:
-    """Store a name as the default project of the context in use; without a name print the default. Whether the
-    project exists is not checked."""
+    """Store a name as the default project of the context in use, without checking that the project exists. Without a
+    name print the project in use; raise CliError if there is none."""
     if not args.name:
         session.output.object({"project": session.project}, session.project)
         return DONE

@@ -77,7 +77,7 @@ def _forward_input(socket: WebSocket) -> bool:
 
 def _show_output(socket: WebSocket) -> int | None:
     """Wait for output of the shell and write it unchanged. Return None while the shell runs, its exit code once it
-    has ended."""
+    has ended (0 if it is unknown)."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
             write_all(sys.stdout.fileno(), payload)

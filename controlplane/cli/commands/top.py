@@ -36,8 +36,8 @@ def top_jobs_arguments(parser: Parser) -> None:
 
 
 def top_jobs(args: Namespace, session: Session) -> int:
-    """Print the running jobs, those with the most GPUs first. With -p only those of that project, else those of all
-    projects that the user may view."""
+    """Print the running jobs, those with the most GPUs first, at most the 500 newest. With -p only those of that
+    project, else those of all projects that the user may view."""
     path = f"{session.project_path}/jobs" if args.project and not args.all_projects else "jobs"
     page = session.client.pages(path, {"state": "running,scaling"}, 500)
     page["results"].sort(key=lambda row: -(row.get("gpus") or 0) * (row.get("workers") or 1))
