@@ -1,6 +1,5 @@
 """Time from `yard submit --code` to the running process, with 2,000 files of which none or one changed, beside a submit
-without code. The three are measured in turn, each in a process of its own. Run: python -m bench.code
-"""
+without code. The three are measured in turn, each in a process of its own. Run: python -m bench.code"""
 
 import os
 import subprocess

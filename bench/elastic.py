@@ -90,7 +90,8 @@ class Ours:
         self.crew.until(lambda: not any(self.crew.workers[number].is_alive for number in leavers), 60)
 
     def settle(self) -> None:
-        """Wait, at most 60 s, until all members have completed the switch to the newest generation."""
+        """Wait until all members have completed the switch to the newest generation, and count in `two_worlds` if they
+        have not the same one then. Raises TimeoutError after 60 s."""
         self.crew.until(self.is_settled, 60)
         generations = {worker.status.generation for worker in self.members() if worker.status}
         self.two_worlds += len(generations) != 1

@@ -25,7 +25,8 @@ from tests.waiting import wait_until
 
 GPUS, MEMBERS, TIMEOUT_SECONDS = 16, 2, 5
 ALIVE = ("pending", "starting", "running", "stopping")
-# Every worker writes when it completes a step; newcomers behave as they are told.
+# Worker 0 writes the time of every step. Workers whose rank is COLD or more never become ready: if the file
+# DIE exists they exit, otherwise they sleep.
 PROGRAM = """
 import os, sys, time
 rank = int(os.environ["TRAINYARD_RANK"])

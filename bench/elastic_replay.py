@@ -65,7 +65,7 @@ class _Run:
     left: float
     at: float
     resized_at: float = -REST_SECONDS
-    # How often it gave workers to others by a move.
+    # How often it gave workers to other jobs; its rest before the next time doubles with each.
     moves: int = 0
 
     @property
@@ -115,7 +115,8 @@ class ElasticReplay:
         while at < len(jobs) or self._runs:
             now = min((run.end for run in self._runs.values()), default=float("inf"))
             now = min(now, jobs[at].submitted) if at < len(jobs) else now
-            # What has rested may give workers to others.
+            # Once a job has rested after a change of its workers it may give workers to others, so each end
+            # of a rest is decided at, too.
             rests = (
                 rest
                 for run in self._runs.values()
@@ -169,7 +170,8 @@ class ElasticReplay:
                 run.view = replace(run.view, promised=places)
         if plan.preempts or plan.starts:
             return True
-        # As loop/growth: not while a job waits that could use what is free.
+        # As in controlplane/loop/growth: running jobs do not grow while a waiting job could use the free
+        # devices.
         if not plan.holds and self._grow(view, plan, now):
             return True
         return self._balance(view, plan, now)

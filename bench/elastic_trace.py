@@ -18,7 +18,8 @@ from bench.traces import TRACES
 from controlplane.scheduling.view import DeviceView, NodeView
 
 NODES, DEVICES = 16, 8
-# What a user who declares no speeds reads in a scaling report: the largest size whose last doubling pays so much.
+# A user who declares no speeds is assumed to take, from a scaling report, the largest size at which the last
+# doubling of the GPUs still raised the speed by this factor.
 LEAST_GAIN = 1.1
 RULE = "a rule that doubles the best speed-up per GPU"
 # Of the same trace, computed once outside of this repository.

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
-# In this order: the pure first, then what starts servers, then what installs, last what takes a whole cluster.
+# They run in this order: first those that only compute, then those that start servers, then those that
+# install, and last those that take a whole cluster.
 SCRIPTS = (
     "decide", "kueue", "traces", "elastic_trace", "cycle", "crowd", "loop", "spawn", "lists", "cli", "page", "overview",
     "push", "submit", "code", "elastic", "elastic_start", "elastic_refused", "elastic_kills", "scnn", "up", "idle",

@@ -144,7 +144,8 @@ class _Play:
         self._queued: dict[str, JobView] = {}
         self._active: dict[str, JobView] = {}
         self._starts: dict[str, int] = {}
-        # (when, id, which start)
+        # (time, job id, number of the job's start): an end whose number is no longer the job's in `_starts`
+        # is of a run that was preempted.
         self._ends: list[tuple[float, str, int]] = []
         self._run = Run()
 

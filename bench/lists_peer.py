@@ -1,6 +1,5 @@
 """The peer of bench.lists: a view as in the DRF tutorial, with ModelSerializers over model instances and the fields of
-our list of jobs. Related rows are joined and prefetched, so that it pays for serialising, not for queries.
-"""
+our list of jobs. Related rows are joined and prefetched, so that it pays for serialising, not for queries."""
 
 import json
 from typing import Any

@@ -1,6 +1,5 @@
 """The packing of openb: pods of a real cluster arrive one at a time, never leave, and are dropped if they do not fit.
-The same experiment as in FGD (ATC'23), on `place`.
-"""
+The same experiment as in FGD (ATC'23), on `place`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The peer of bench.push: a Channels consumer that gets messages by group_send through the in-memory layer, one per
-second, of the same size as ours.
-"""
+second, of the same size as ours."""
 
 import asyncio
 import json

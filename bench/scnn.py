@@ -23,7 +23,8 @@ from workloads.lane_detection.winograd import Convolution
 ROUNDS, STEPS = 7, 5
 PICTURES = 4
 BATCH_SIZE = 24  # the default of workloads.lane_detection.train
-# Of the largest output: torch sums the batch norms of the faster layout in plain float32.
+# Largest difference, as a part of the largest output, at which two layouts count as equal: torch sums the
+# batch norms of the faster layout in plain float32.
 EQUAL_TO = 1e-4
 PEER = "a convolution per slice, default layout"
 

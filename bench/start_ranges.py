@@ -34,9 +34,9 @@ from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.run_times import Run, RunTimes
 from controlplane.scheduling.view import ClusterView, DeviceView, NodeView, ProjectView
 
-# Of the last jobs that have ended, as a server reads them.
+# As many of the last ended jobs as a server learns run times from.
 HISTORY = 5000
-# Jobs that have ended since are learned from after so many of them.
+# Run times are learned anew only after as many more jobs have ended, because it is slow.
 RENEWED_EVERY = 50
 NAIVE = "from now to twice the median wait so far"
 
@@ -120,7 +120,7 @@ def _run_of(job: TraceJob) -> Run:
 def _measure(options: argparse.Namespace, is_learned: bool) -> Row:
     trace = read_jobs(TRACES / "itp" / "itp_jobs.csv")
     quotas = quotas_by_gpu_hours(trace, NODES * DEVICES)
-    # What is learned must not be declared.
+    # A declared run time would be used instead of the learned one, which is to be measured.
     jobs = [
         replace(job, expected=None if is_learned else job.expected)
         for job in trace

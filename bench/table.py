@@ -13,7 +13,7 @@ from bench.harness import RESULTS, SCRIPTS, Row, cells, read_rows
 
 BENCH_PAGE = Path(__file__).resolve().parent / "README.md"
 README = Path(__file__).resolve().parent.parent / "README.md"
-# What a newcomer asks first; the rest is one link away.
+# The project's README shows only these rows, by which a new reader judges first; bench/README.md has all.
 HEADLINES = (
     "`make install`, warm",
     "`make up` again",

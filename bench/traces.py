@@ -30,7 +30,7 @@ from controlplane.scheduling.view import ClusterView, DeviceView, NodeView, Proj
 TRACES = Path(os.environ.get("TRAINYARD_TRACES", Path(__file__).resolve().parents[2] / "shared" / "traces"))
 NODES, DEVICES = 160, 8
 DAY = 86_400
-# For so long after its start a job is safe from projects above their quota.
+# For this time after its start no job is preempted for a project above its quota.
 MIN_RUNTIME_SECONDS = DAY
 # Views of a cycle by policy. With ageing a gang of several pods takes others' GPUs after 11 hours, a preempted job
 # queues as if submitted six hours after its stop, and projects above their quotas take nothing from each other.

@@ -56,8 +56,8 @@ class KeepArtifact(CommandHandler):
 
 
 def _refuse_size(artifact: Artifact, root: Path) -> None:
-    """Raise CommandRefused for a directory beyond the limits, as soon as that is known and before any file is
-    read."""
+    """Raise CommandRefused for a directory that is missing, without files or beyond the limits, as soon as that is
+    known and before any file is read."""
     files = size = 0
 
     def note(directory: Directory) -> None:

@@ -56,8 +56,9 @@ class Volume(Protocol):
     def run(
         self, task: CacheTask, budget: Budget, report: Callable[[int, int, int], None] = ...
     ) -> Sequence[str]:
-        """Run a task in a pod and return the keys of the trees that exist afterwards. Raises Blocked if the pod
-        cannot run or fails, ContentMissing if the server lacks a content, and what `budget` raises."""
+        """Run a task in a pod and return the keys of the trees that exist afterwards. `report` receives the files and
+        bytes that are present, and the bytes downloaded. Raises Blocked if the pod cannot run or fails, ContentMissing
+        if the server lacks a content, and what `budget` raises."""
 
     def trouble(self) -> str:
         """Return the problem of the volume's claim, a code of storage.claims; "" for none. Raises Blocked if the

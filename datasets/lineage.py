@@ -84,7 +84,8 @@ class Builder:
         self.edges.setdefault((edge.source, edge.target, role), edge)
 
     def graph(self, start: str, most: int = NODES_MOST) -> Graph:
-        """Return the ancestors and descendants of `start`, nearest first, at most `most` nodes."""
+        """Return the ancestors and descendants of `start`, and the direct inputs of its descendants, nearest first, at
+        most `most` nodes."""
         after, before = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
         for source, target, _ in self.edges:
             after[source].append(target)

@@ -9,7 +9,7 @@ from datasets.lineage import Edge, Graph, Node
 
 # Five columns, a job that runs on a restored volume, fit beside the navigation of a window of 1,400 pixels.
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 192, 48, 40, 12, 4
-# Height of the way of an edge through a column between its ends.
+# Height of the lane in which an edge crosses a column between its ends.
 LANE = 8
 # Characters of an average width that fit into a box.
 NAME_MOST = 22
@@ -43,7 +43,7 @@ class Picture:
     lines: Sequence[Line]
 
 
-# A node, or the way of its edges through a column to the right of it: the node's key, and the column.
+# A node, or the lane of its edges through a column to the right of it: the node's key, and the column.
 _Item = tuple[str, int]
 
 

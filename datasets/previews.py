@@ -1,4 +1,4 @@
-"""Decide which user files may be shown in our origin: images without scripts, and plain text. Pure."""
+"""Decide which user files pages may show in our origin: images without scripts, and the start of plain text. Pure."""
 
 import mimetypes
 

@@ -118,8 +118,7 @@ def _check_names(project: Project, specs: Sequence[Mapping[str, Any]], where: st
 
 def _pointed(refusals: Refusals, where: str) -> list[FieldError]:
     """Return the refused fields in job order, the first REFUSALS_LISTED of them, then one entry that counts the
-    omitted ones. `where`: the template of each pointer's beginning, such as `/jobs/{}`, which gets the job's index.
-    """
+    omitted ones. `where`: the template of each pointer's beginning, such as `/jobs/{}`, which gets the job's index."""
     errors = [
         FieldError(where.format(place) + refused.pointer, refused.code, refused.detail)
         for place, refused in sorted(refusals, key=itemgetter(0))[:REFUSALS_LISTED]
@@ -132,8 +131,7 @@ def _pointed(refusals: Refusals, where: str) -> list[FieldError]:
 
 def clone_body(job: Job, name: str) -> dict[str, Any]:
     """Return a submission body with the job's fields and the given `name`. Leaves out nulls and empty lists and
-    objects, so the copy gets the defaults of these fields.
-    """
+    objects, so the copy gets the defaults of these fields."""
     body = to_edge(job.spec)
     return {key: value for key, value in body.items() if value not in (None, [], {})} | {"name": name}
 

@@ -104,8 +104,7 @@ def too_large(project: Project, specs: Specs) -> Refusals:
 def images_unknown(project: Project, specs: Specs) -> Refusals:
     """Return refusals of images that the catalogue lacks, for jobs without a command: the catalogue would supply it.
     There are none on clusters that run containers, and for jobs without an image, which are checked at their start:
-    the project may have moved to another cluster by then.
-    """
+    the project may have moved to another cluster by then."""
     named = {place: spec for place, spec in specs.items() if spec["image"] and not spec["command"]}
     if not named or engine_kind(project.cluster.engine).runs_containers:
         return []

@@ -19,8 +19,7 @@ RECENT_JOBS, RECENT_IMAGES = 100, 12
 
 def installed_images() -> Catalogue:
     """Return the built-in images and those of STATE_DIR/images.toml. An unreadable file, for example while an admin
-    edits it, is ignored with a warning in the log.
-    """
+    edits it, is ignored with a warning in the log."""
     path = settings.STATE_DIR / ADDED
     try:
         return load_catalogue(BUILT_IN, path)

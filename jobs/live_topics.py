@@ -27,8 +27,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 
 def read_project(_name: str, project_id: int) -> Reading | None:
     """Return the topic's state of a project: its newest unfinished jobs (at most PROJECT_UNFINISHED_MOST) and the
-    latest submitted of the finished ones (at most PROJECT_FINISHED_MOST); None if there is no such project.
-    """
+    latest submitted of the finished ones (at most PROJECT_FINISHED_MOST); None if there is no such project."""
     project = Project.objects.select_related("cluster", "department").filter(pk=project_id).first()
     if project is None:
         return None

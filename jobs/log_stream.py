@@ -232,8 +232,7 @@ class Follower:
 
     def _next_attempt(self, attempt: int) -> str:
         """Switch to a newer attempt's log from its beginning and return its `attempt` event. For the first attempt
-        that is read, return "" and keep the client's offset.
-        """
+        that is read, return "" and keep the client's offset."""
         is_first, self._attempt = self._attempt == 0, attempt
         if is_first:
             return ""

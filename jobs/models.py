@@ -224,8 +224,7 @@ class Pod(models.Model):
 
 class Allocation(models.Model):
     """A pod's share of a device, in milli-GPUs, until released. Triggers keep Device.allocated_milli equal to the sum
-    of unreleased rows, so its check refuses a double booking by any writer.
-    """
+    of unreleased rows, so its check refuses a double booking by any writer."""
 
     pod = models.ForeignKey(Pod, models.CASCADE, related_name="allocations")
     device = models.ForeignKey("controlplane.Device", models.PROTECT, related_name="allocations")

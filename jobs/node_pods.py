@@ -15,8 +15,7 @@ from jobs.queries import devices_of
 
 def node_detail(node: Node, visible_ids: frozenset[int] | None) -> dict[str, Any]:
     """Return a node with its devices and pods. `visible_ids`: the projects whose jobs may be named, None for all;
-    other pods show only their project and their share of the node.
-    """
+    other pods show only their project and their share of the node."""
     return node_rows([node])[0] | {"pods": _pods_on(node, visible_ids)}
 
 

@@ -27,8 +27,7 @@ Row = dict[str, Any]
 class DeviceSums:
     """Sums over all devices. A device without a measurement counts as neither idle nor busy. `held_milli`: allocated
     milli-GPUs. `measured`: the number of devices with a measured utilisation, `use`: the sum of these utilisations (0
-    to 1 each). `used_mib`: memory in use.
-    """
+    to 1 each). `used_mib`: memory in use."""
 
     gpus: int
     held_milli: int
@@ -55,8 +54,7 @@ class NodeCounts:
 @dataclass(frozen=True, slots=True)
 class JobGroup:
     """The number of jobs of one project, kind and state. Each active state of a project has a group of its own, with
-    `is_queued` False.
-    """
+    `is_queued` False."""
 
     is_queued: bool
     project: str

@@ -182,8 +182,7 @@ def is_silent(job_id: uuid.UUID | str, attempt: int, rank: int) -> bool:
 
 def metrics(job: Job) -> dict[str, Any]:
     """Return the job's current use in REST form (component JobMetrics): utilisation 0 to 1 and GPU memory in MiB of
-    each unreleased pod of the current attempt, null while unknown, and its last reported progress.
-    """
+    each unreleased pod of the current attempt, null while unknown, and its last reported progress."""
     columns = ("rank", "gpu_utilization", "gpu_memory_mib")
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, released_at=None).order_by("rank")
     return {

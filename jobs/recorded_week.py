@@ -88,8 +88,7 @@ def _read(cluster: Cluster, view: ClusterView, since: datetime, jobs: QuerySet[J
 
 def _spans(jobs: QuerySet[Job], now: int) -> Mapping[UUID, list[tuple[int, int]]]:
     """Return the (start, end) of each attempt, in Unix seconds, by job id in order. An attempt that still runs ends at
-    `now`.
-    """
+    `now`."""
     found: dict[UUID, list[tuple[int, int]]] = defaultdict(list)
     attempts = Attempt.objects.filter(job__in=jobs).order_by("number")
     for job, start, end in attempts.values_list("job_id", "created_at", "ended_at"):

@@ -14,8 +14,7 @@ from jobs.models import Allocation, Job, Pod
 
 def release(pods: Collection[Pod], now: datetime, why: str) -> None:
     """Free the devices of pods that are proven gone, and cancel their pending commands with the message `why`. Call
-    it in the transaction that wrote their `released_at`. Lock order: nodes, pods, jobs, devices.
-    """
+    it in the transaction that wrote their `released_at`. Lock order: nodes, pods, jobs, devices."""
     _leave_the_rest(pods)
     Allocation.objects.filter(pod__in=pods, released_at=None).update(released_at=now)
     jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})

@@ -19,7 +19,7 @@ from websockets.exceptions import WebSocketException
 
 Answers = Counter[str]
 ANSWER_SECONDS = 30.0
-# At most, until all connections of an attack are open.
+# Within this time all connections of an attack must be open.
 CONNECT_SECONDS = 30.0
 
 
@@ -195,7 +195,7 @@ async def log_followers(target: Target, seconds: float, answers: Answers) -> Non
     async def follow(reader: asyncio.StreamReader) -> None:
         while await reader.read(1 << 16):
             pass
-        # A follower whose log ended waits for the others.
+        # Keep the task open after its log has ended: the server must bear all followers at once.
         await asyncio.Event().wait()
 
     async def client() -> None:

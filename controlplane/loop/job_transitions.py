@@ -162,8 +162,8 @@ def _deciding(job: Job, pods: list[PodStanding], members: tuple[int, ...]) -> li
 
 
 def _disruptions(job: Job, now: datetime) -> int:
-    """Return how many attempts before the current one were disrupted in a row. An attempt that ran for SETTLED_IN
-    ends the count."""
+    """Return how many attempts before the current one were disrupted in a row, or about 10 if more were. An attempt
+    that ran for SETTLED_IN ends the count."""
     count = 0
     attempts = Attempt.objects.filter(job=job).order_by("-number")
     columns = ("number", "outcome", "started_at", "ended_at")

@@ -54,14 +54,15 @@ BREAKING = (rules.LOSS, rules.REFORM)
 
 @dataclass(slots=True)
 class Attended:
-    """An elastic job's current attempt. `said`: the last report of each pod, by rank; `silent`: seconds since then;
-    `operation`: the open scale operation, None without one."""
+    """An elastic job's current attempt. `pods`: also those that have ended; `generation`: the current one, None before
+    the first; `operation`: the open scale operation, None without one; `said`: the last report of each pod, by rank;
+    `silent`: seconds since then."""
 
     job: Job
     pods: list[Pod]
     generation: Generation | None
     operation: ScaleOperation | None
-    # The number of the newest generation that began because a member was lost.
+    # The number of the newest generation whose cause is in BREAKING; 0 without one.
     loss: int = 0
     # Whether a member was lost and the job has not grown since.
     has_lost: bool = False
@@ -74,8 +75,8 @@ class Attended:
 
     @property
     def asked_workers(self) -> int:
-        """The number of workers that the open operation has still to add or remove (negative); 0 without one, and
-        once it has chosen who joins or leaves."""
+        """Return the number of workers that the open operation has still to add or, if negative, to remove; 0 without
+        one, and once it has chosen who joins or leaves."""
         operation = self.operation
         if operation is None or operation.state != rules.PENDING or operation.joining or operation.leaving:
             return 0

@@ -1,3 +1,2 @@
 """The decision core: turns a frozen view of a cluster into decisions with reasons. Pure: no Django, clock,
-files or network.
-"""
+files or network."""

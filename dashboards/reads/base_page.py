@@ -16,7 +16,7 @@ def unfinished_jobs(actor: Actor) -> int:
 
 
 def clusters() -> list[dict[str, Any]]:
-    """Return every cluster, by name, with its condition (`shown_state`) and node counts."""
+    """Return every cluster that is not detached, by name, with its condition (`shown_state`) and node counts."""
     rows = Cluster.objects.filter(detached_at=None).order_by("name")
     counted = rows.annotate(node_count=Count("nodes")).values("name", "state", "is_reachable", "node_count")
     return [

@@ -36,7 +36,8 @@ MANY_NODES = 8
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The numbers behind the overview's seven figures, for a reader of `sees`. `models`: the most frequent (model,
-    memory in MiB) of devices."""
+    memory in MiB) of devices. `over_quota`: GPUs that projects hold beyond their quotas. `idle`: names of some jobs
+    that hold unused GPUs."""
 
     devices: DeviceSums
     nodes: NodeCounts

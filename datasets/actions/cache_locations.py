@@ -37,12 +37,11 @@ read_labels = fields.mapped(NODE_LABELS, fields.text(63), MOST_POOLS)
 
 
 def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
-    """Create a cache location for some nodes of a cluster. `values` (validated): name, node_pools or
-    node_labels, and optionally directory (in a cluster with volumes: storage_class, access_mode), room_bytes,
-    unused_days.
+    """Create a cache location for some nodes of a cluster. `values` (validated): name, node_pools or node_labels, and
+    optionally directory (in a cluster with volumes: storage_class, access_mode), room_bytes, unused_days.
 
-    Raises Invalid if `values` names no nodes, if the cluster supports only one location, for fields that its kind of
-    caches (directories or volumes) lacks, and if the directory overlaps another location's or cannot be read. Raises
+    Raises Invalid if the cluster cannot have caches or supports only one location, if `values` names no nodes, for
+    fields that its kind of caches (directories or volumes) lacks, and for a directory as `_refuse_directory`. Raises
     Conflict if the name is in use.
     """
     _check_kind(cluster, values)

@@ -38,8 +38,8 @@ RETRY = timedelta(minutes=1)
 
 
 def keep_caches(now: datetime) -> None:
-    """End jobs whose dataset is gone. Then at every location: fill missing caches, retry failed fills, remove
-    unused caches, and mark caches as failed whose files are gone. Safe to repeat."""
+    """End jobs whose dataset is gone. Then at every location: fill missing caches, retry failed fills, remove unused
+    caches, mark caches as failed whose files are gone, and remove files that belong to no cache. Safe to repeat."""
     _end_jobs_without_data()
     _create_defaults()
     states: defaultdict[int, set[str]] = defaultdict(set)

@@ -108,8 +108,8 @@ def pin_cache(cache: Cache, is_pinned: bool, *, actor: Actor) -> Cache:
 
 
 def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
-    """Start to remove a cache, or cancel its fill, and return it; does nothing if it is being removed. Raises
-    Conflict while an unfinished job needs it."""
+    """Start to remove a cache, or cancel its fill, and return it; does nothing if it is being removed. Raises Conflict
+    while an unfinished job needs it, NotVisible if it is gone."""
     with transaction.atomic():
         if not evict([cache.pk]):
             reread(cache)

@@ -64,7 +64,8 @@ def receive_files(
 
 def commit_tree(project: Project, digest: str, about: Mapping[str, Any], *, actor: Actor) -> CodeTree:
     """Return the row of an uploaded tree, which is created unless it exists; jobs can use the tree afterwards.
-    `about`: its origin (fields of CodeTree). Safe to repeat. Raises Conflict while files are missing."""
+    `about`: its origin (fields of CodeTree). Safe to repeat. Raises Conflict for a tree whose upload was not begun,
+    and while files are missing."""
     store, entries = code_of(project), _begun(project, digest)
     if missing := store.missing(entries):
         raise Conflict("tree_incomplete", f"{len(missing)} files of the tree are missing; upload them first.")

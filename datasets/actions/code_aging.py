@@ -21,8 +21,8 @@ BATCH = 500
 
 
 def remove_old_code(now: datetime) -> None:
-    """Remove trees that no unfinished job uses and no submission has named for CODE_KEEP_DAYS, unfinished
-    uploads, all code of deleted projects, and contents that no tree uses any more."""
+    """Remove trees that no unfinished job uses and no submission has named for CODE_KEEP_DAYS, unfinished uploads, all
+    code of deleted projects, and contents that no tree uses any more; also the rows of old imports."""
     root, before = code_root(), (now - GRACE).timestamp()
     while _forget_rows(now - timedelta(days=settings.CODE_KEEP_DAYS)):
         pass

@@ -89,8 +89,8 @@ def _take_scheduled(volume: Volume) -> None:
 
 
 def remove_old_snapshots(_: datetime | None = None) -> None:
-    """Delete snapshots of events and schedules beyond their volume's retention rules. Snapshots that users
-    requested stay."""
+    """Delete snapshots of events and schedules beyond their volume's retention rules, at most REMOVED_AT_ONCE of a
+    volume at a time. Snapshots that users requested stay, and so do those from which a volume is being created."""
     ruled = Volume.objects.filter(Q(keep_last__isnull=False) | Q(keep_days__isnull=False))
     for volume in ruled:
         for snapshot in _beyond(volume)[:REMOVED_AT_ONCE]:

@@ -104,8 +104,8 @@ def delete_snapshot(snapshot: Snapshot, *, actor: Actor) -> None:
 
 
 def snapshot_ready(snapshot_id: str, taken: Taken, consistency: str) -> None:
-    """Mark a pending snapshot (by id) as taken. `consistency`: how far programs had paused. Call it in the
-    transaction that ends the command."""
+    """Mark a pending snapshot (by id) as taken. `consistency`: a constant of datasets.snapshot_commands: nothing was
+    writing, all programs had paused, or neither. Call it in the transaction that ends the command."""
     fields = {
         "files": taken.files,
         "size_bytes": taken.size_bytes,

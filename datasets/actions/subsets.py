@@ -19,9 +19,10 @@ from datasets.storage.base import ContentMissing
 def save_subset(
     version: DatasetVersion, name: str, selection: Selection, *, actor: Actor
 ) -> tuple[DatasetVersion, bool]:
-    """Save the selected files of a version under a name. Return the subset and whether it is new: an existing
-    subset with the same name and files is returned. Raises Invalid if the selection is empty, and Conflict if
-    the name is in use for other files."""
+    """Save the selected files of a version under a name. Return the subset and whether it is new: an existing subset
+    with the same name and files is returned. Raises Invalid if `version` is itself a subset, if the selection is empty
+    or lists paths that the version lacks; Conflict if the name is in use for other files, or the lake has lost the
+    version's manifest."""
     if version.subset:
         raise invalid("/version", "is_a_subset", f"{version} is a subset; make subsets of {version.parent}.")
     chosen = _chosen(version, selection)

@@ -71,8 +71,8 @@ def _require_room(volume: Volume, more_bytes: int) -> None:
 
 
 def reading_ready(key: str, children: Sequence[Child], content: bytes | None, has_more: bool) -> None:
-    """Record what a pod has read: the `children` of a directory or the `content` of a file, None for a directory.
-    `has_more`: it was cut at the limit. Needs an open transaction."""
+    """Record what the pod of a reading (by its id `key`) has read: the `children` of a directory or the `content` of a
+    file, None for a directory. `has_more`: it was cut at the limit. Needs an open transaction."""
     entries = [[b64encode(one.name).decode(), one.kind, one.size_bytes, one.mtime] for one in children]
     held_bytes = len(json.dumps(entries)) + len(content or b"")
     what = {"entries": entries, "content": content, "has_more": has_more, "held_bytes": held_bytes}
@@ -80,7 +80,7 @@ def reading_ready(key: str, children: Sequence[Child], content: bytes | None, ha
 
 
 def reading_failed(key: str, reason: str, message: str) -> None:
-    """Record why a reading failed. Needs an open transaction."""
+    """Record why a reading (by its id `key`) failed: a reason code and a message. Needs an open transaction."""
     _finish(key, state=VolumeReading.FAILED, reason=reason, message=message[:LONGEST_MESSAGE], held_bytes=0)
 
 

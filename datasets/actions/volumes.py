@@ -52,7 +52,7 @@ def refuse_cluster(project: Project) -> str:
 
 def new_volume(project: Project, fields: Mapping[str, Any], actor: Actor, origin: dict[str, Any]) -> Volume:
     """Return an unsaved volume from validated fields. `origin`: the volume or snapshot to copy, {} for an empty
-    volume. Raises Invalid for an unknown storage class or service tier."""
+    volume. Raises Invalid for a cluster without volumes, and for an unknown storage class or service tier."""
     if words := refuse_cluster(project):
         raise invalid("/project", "volumes_not_supported", words)
     name, tier = _class_and_tier(project, fields)

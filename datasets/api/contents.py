@@ -367,8 +367,8 @@ def entry_of(manifest: Manifest, asked: Mapping[str, Any]) -> Entry:
 
 
 def file_response(project: Project, entry: Entry) -> HttpResponseBase:
-    """Return a streamed response with one file. Images and plain text are shown inline, other files are
-    downloaded. Raises ContentMissing and Blocked as Lake.read."""
+    """Return a streamed response with one file. Images without scripts (datasets.previews) are shown inline, other
+    files are downloaded. Raises ContentMissing and Blocked as Lake.read."""
     lake = lake_of(project)
     name = entry.path.rpartition(b"/")[2].decode("utf-8", "replace")
     media = media_type(name)

@@ -169,7 +169,7 @@ def _fill_rows(directory: Directory, rows: list[Row], digests: bytes) -> Iterato
 
 
 def load_index(path: Path) -> StatIndex:
-    """Return the index stored at `path`, or an empty one if it is missing, broken or owned by another user."""
+    """Return the index stored at `path`, or an empty one if it is missing, broken or not readable."""
     try:
         raw = path.read_bytes()
         body = memoryview(raw)[_CHECK_BYTES:]

@@ -23,7 +23,8 @@ from datasets.ingest.reader import Content, FileChanged
 from datasets.ingest.worker import Say, SinkSpec, silent
 
 PART_BYTES = 16 << 20
-# A larger body is sent in such pieces, so that one on a slow line is told from one that nobody reads.
+# Larger bodies are sent in pieces of this size: a slow line still moves some of them, a server that reads
+# nothing moves none.
 PIECE_BYTES = 64 << 10
 TRIES = 6
 TIMEOUT_SECONDS = 300.0

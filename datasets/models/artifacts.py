@@ -25,7 +25,7 @@ class Artifact(models.Model):
     # The reason for the state; "" if the state needs none.
     reason = models.CharField(max_length=40, blank=True, default="")
     message = models.CharField(max_length=1000, blank=True, default="")
-    # Final state of the job.
+    # The attempt whose output is stored: the job's last. 0 while the artifact waits.
     attempt = models.PositiveIntegerField(default=0)
     # Hash of the manifest, hexadecimal; "" until the artifact is ready.
     manifest = models.CharField(max_length=64, blank=True, default="", db_index=True)

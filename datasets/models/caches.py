@@ -117,7 +117,7 @@ class DatasetUse(models.Model):
     version = models.ForeignKey(
         "datasets.DatasetVersion", models.SET_NULL, null=True, related_name="job_uses"
     )
-    # Number of the version, kept after the version is deleted.
+    # Name and number as in the job's spec; they stay when the version is deleted.
     dataset_name = models.CharField(max_length=120)
     number = models.PositiveIntegerField()
     # "": the whole version.

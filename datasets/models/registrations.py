@@ -16,10 +16,10 @@ class DatasetRegistration(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     dataset = models.ForeignKey("datasets.Dataset", models.CASCADE, related_name="registrations")
     path = models.CharField(max_length=4096)
-    # Number of the version, when ready.
+    # The message of the version that it creates.
     note = models.CharField(max_length=500, blank=True, default="")
     state = models.CharField(max_length=7, default=PENDING)
-    # Reason of a failure, or a sentence about files that were left out.
+    # Why it failed or waits: a code and a sentence. When ready, `message` is about files that were left out.
     reason = models.CharField(max_length=64, blank=True, default="")
     message = models.CharField(max_length=500, blank=True, default="")
     files_done = models.PositiveIntegerField(default=0)

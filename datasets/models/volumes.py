@@ -38,7 +38,7 @@ class Volume(models.Model):
     # Retention: snapshots of job events beyond these are deleted; None: all are kept.
     keep_last = models.PositiveIntegerField(null=True)
     keep_days = models.PositiveIntegerField(null=True)
-    # Interval of scheduled snapshots in seconds; None: no schedule.
+    # Interval of scheduled snapshots in minutes; None: no schedule.
     snapshot_minutes = models.PositiveIntegerField(null=True)
     # When the next one is due; None without a schedule. Changed by conditional UPDATE: of two loops one takes
     # it.

@@ -53,7 +53,8 @@ def _nodes(row: Row) -> str:
 
 
 def _room(row: Row) -> str:
-    """Return the committed part of the location's size limit, as a bar with both numbers."""
+    """Return the committed part of the location's size limit as HTML: a bar with both numbers. For a location of
+    volumes, return the size of each project's volume as text."""
     if not row["holds"]:
         return gettext("{size} for each project").format(size=formats.size(row["room_bytes"]))
     committed, room = row["committed_bytes"], row["room_bytes"]

@@ -34,9 +34,9 @@ DataProgress = tuple[tuple[str, str | int], ...]
 
 @dataclass(frozen=True, slots=True)
 class JobData:
-    """Data of one job. `locations`: where all of it is; `fillable`: where it could be copied; both are empty
-    if the location does not matter. `progress`: hold details of its first dataset that is not ready
-    everywhere."""
+    """Data of one job. `is_waiting`: it cannot start, since no location has all of its data. `locations`: where all of
+    it is, ("",) for a running job whose data is nowhere; `fillable`: where it could be copied; both are empty if the
+    location does not matter. `progress`: hold details of its first dataset that is not ready everywhere."""
 
     is_waiting: bool = False
     locations: tuple[str, ...] = ()
@@ -264,8 +264,9 @@ def _room(job: Job, locations: Sequence[Location]) -> Mapping[str, tuple[int, in
 
 
 def dataset_mounts(job: Job, nodes: Collection[str] = ("",)) -> dict[str, list[list[Any]]]:
-    """Return the fields of engines.base.Mount for each dataset of a job whose caches are ready, by node. Called in the
-    transaction that starts the pods: at most three queries for any number of nodes; no file access."""
+    """Return the fields of engines.base.Mount for each dataset of a job, by node. Does not check that the caches are
+    ready. Called in the transaction that starts the pods: at most three queries for any number of nodes; no file
+    access."""
     if not job.spec.get("datasets"):
         return {node: [] for node in nodes}
     found = locations_on(job.project.cluster, nodes)

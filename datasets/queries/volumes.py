@@ -122,7 +122,8 @@ def claims_volumes(project: Project) -> bool:
 
 
 def volume_mount(project: Project, mount: Mapping[str, Any]) -> Mount:
-    """Return the mount with which a pod of the project gets a volume of a job's spec."""
+    """Return the mount with which a pod of the project gets a volume of a job's spec. Raises Blocked as `storage_of`
+    unless the project's volumes are claims."""
     path, is_read_only = mount["mount_path"], mount["read_only"]
     if claims_volumes(project):
         return Mount("", path, is_read_only, claim_name(mount["volume_id"]))
@@ -182,8 +183,8 @@ def _with_pods(uses: QuerySet[VolumeUse]) -> list[str]:
 
 
 def volume_waits(cluster_id: int) -> Mapping[str, Mapping[str, Any]]:
-    """Return, by job id, the queued jobs of a cluster that cannot start because of a volume: the volume, and its
-    state or the job that holds it."""
+    """Return the queued jobs of a cluster that cannot start because of a volume: by job id, the details of the hold
+    reason, which are the volume's name and its state, its missing driver or the job that holds it."""
     return _waits(_queued_uses(cluster_id))
 
 

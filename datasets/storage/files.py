@@ -108,8 +108,8 @@ def hard_link(source: Path | bytes, target: Path) -> bool:
 
 
 def share_file(source: Path, target: Path, mode: int) -> Sharing:
-    """Create `target` with the bytes and the mode `mode`, by reflink, else by hard link if its mode is READ_ONLY,
-    else by copy. Return which it was."""
+    """Create `target` with the bytes of `source` and the mode `mode`, by reflink, else by hard link if its mode is
+    READ_ONLY, else by copy. Return which it was. Raises OSError if `target` exists."""
     shared = Sharing.COPY
     if reflink(source, target):
         shared = Sharing.REFLINK

@@ -106,7 +106,7 @@ class TreeFill:
         self._tree = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
 
     def _repeated(self, names: Sequence[str]) -> dict[str, list[bytes]]:
-        """Return the paths of contents besides those in `_path`."""
+        """Return, by store name, the paths of contents besides the one in `_path`."""
         found: dict[str, list[bytes]] = {}
         left = dict(self._path)
         for name, path in zip(reversed(names), reversed(self._manifest.paths), strict=True):
@@ -171,7 +171,8 @@ class TreeFill:
     def _shared(
         self, source: Source, names: Sequence[str], left: set[bytes], *, is_trusted: bool = True
     ) -> list[str]:
-        """Link the contents of another tree; return those that it lacks. `left`: files to replace."""
+        """Link those of the contents `names` that another tree has; return those that it lacks. `left`: paths of files
+        of a killed fill, which are replaced. `is_trusted`: if False, each is read and verified first."""
         try:
             tree = os.open(source.tree, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:

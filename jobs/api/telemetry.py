@@ -80,8 +80,7 @@ def _range(call: Call) -> tuple[datetime, datetime]:
 def _visible_subjects(actor: Actor, by: str, wanted: Sequence[str] | None) -> Sequence[str] | None:
     """Return those of the subjects `wanted` (None: all), of the kind `by`, whose series the actor may read; None means
     all. Projects, nodes and clusters are visible to all users; jobs only to members of their project. For jobs, raises
-    Problem (400) if `wanted` is None, names more than MOST_SUBJECTS or is malformed.
-    """
+    Problem (400) if `wanted` is None, names more than MOST_SUBJECTS or is malformed."""
     if by != "job":
         return wanted
     if wanted is None or len(wanted) > MOST_SUBJECTS:

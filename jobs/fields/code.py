@@ -32,8 +32,7 @@ _WANTED = {
 def wanted(value: Any) -> dict[str, Any]:
     """Return {"tree": "sha256:...", "commit": "9c1f2ab"} with its fields checked. Further keys that answers have, such
     as `branch`, are accepted so that a job can be sent back, but the stored tree defines their values. Raises Refused
-    if the value is malformed.
-    """
+    if the value is malformed."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'Code is {"tree": "sha256:..."}.')
     for name in value:

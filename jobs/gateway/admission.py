@@ -197,8 +197,7 @@ async def _recheck(credential: Credential, job_id: str) -> bool:
 def admit(credential: Credential | None, job_id: str, scope: Scope | None = None) -> tuple[Actor, Job]:
     """Return the actor and the job if the actor is a member of its project. `scope`: the request, whose client address
     the actor carries into the audit log. Raises NotSignedIn for an invalid credential, NotVisible if the actor may not
-    view the job, Forbidden if they may only view it.
-    """
+    view the job, Forbidden if they may only view it."""
     identity = identify(credential) if credential else None
     if credential is not None:
         note_user(credential, identity.user.pk if identity else None)

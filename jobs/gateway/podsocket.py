@@ -34,8 +34,7 @@ async def opened(
 ) -> tuple[T, Credential, str] | None:
     """Run `opening` for the websocket's user; return its result, the credential and the job's id (group `job_id` of
     `path`). Return None after a refusal, which is sent as an HTTP status for a wrong path, credential, origin or role,
-    else as an error message after the handshake.
-    """
+    else as an error message after the handshake."""
     match, credential = path.fullmatch(scope["path"]), credential_of(scope)
     if match is None or credential is None or not is_own_origin(scope):
         status = 404 if match is None else 401 if credential is None else 403

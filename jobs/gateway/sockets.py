@@ -82,8 +82,7 @@ async def _carry(
 
 def _refusal_status(error: Exception) -> int:
     """Return the HTTP status with which to refuse the browser: that of a NoAnswer, that of the pod's server if it is
-    from 400 to 499, else 503.
-    """
+    from 400 to 499, else 503."""
     if isinstance(error, NoAnswer):
         return error.status
     status = error.response.status_code if isinstance(error, InvalidStatus) else 503

@@ -71,8 +71,7 @@ class Exchange:
 
     async def _write(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
         """Send an event. Ignores a closed connection, except for the request's head. Raises NoAnswer if the head
-        cannot be sent, or the server accepts nothing for too long (see `_drain`).
-        """
+        cannot be sent, or the server accepts nothing for too long (see `_drain`)."""
         try:
             self._writer.write(self._http.send(event) or b"")
             await self._drain()

@@ -94,8 +94,7 @@ class Kind(Protocol):
 
     def pods(self, spec: Mapping[str, Any]) -> tuple[PodShape, ...]:
         """Return the pods of one attempt, by rank; together they are the gang. For a kind with `bounds`, an attempt
-        may start with only the first ones.
-        """
+        may start with only the first ones."""
         ...
 
     def bounds(self, spec: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -93,8 +93,7 @@ def sizes_text(sizes: Sequence[int], wanted: int) -> str:
 
 def _sizes_refused(spec: Mapping[str, Any], sizes: Sequence[int]) -> list[FieldError]:
     """Return errors if both `worker_sizes` and `worker_step` are given, or if the start size or, with `worker_sizes`,
-    a bound is not among the allowed `sizes`; [] if `sizes` is empty.
-    """
+    a bound is not among the allowed `sizes`; [] if `sizes` is empty."""
     if spec["worker_sizes"] and spec["worker_step"]:
         return [FieldError("/worker_step", "one_of", "Give either worker_sizes or worker_step.")]
     # With `step`, the bounds may be any numbers; they need not differ by a multiple of it.

@@ -124,8 +124,7 @@ def answer(current: MembershipState) -> Answer:
 def deciding(ranks: Sequence[Worker], members: Collection[int], fewest: int) -> frozenset[int]:
     """Return the ranks whose ends decide the attempt: those of all workers in `ranks` while there are no `members`
     (ranks of the newest generation), then the members. Failed members do not count while at least `fewest` others are
-    alive or finished.
-    """
+    alive or finished."""
     if not members:
         return frozenset(worker.rank for worker in ranks)
     counted = [worker for worker in ranks if worker.rank in members]

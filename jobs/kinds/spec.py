@@ -26,8 +26,7 @@ class SpecInvalid(ValueError):
 
 def parse_spec(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the job's fields in stored units (`gpus` and `cpus` in thousandths) with defaults filled in. Raises
-    SpecInvalid with every refused field, not only the first.
-    """
+    SpecInvalid with every refused field, not only the first."""
     spec, errors = fields.read_fields(body, FIELDS, "field")
     errors += [_missing(field.name) for field in DECLARED if field.is_required and field.name not in body]
     if not errors:

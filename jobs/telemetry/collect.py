@@ -45,8 +45,7 @@ JOB_COLUMNS = ("pk", "kind", "progress", "gpu_utilization", "active_at")
 class UsageMemory:
     """A cluster's state between two collections, per process. Losing it loses at most one step of samples. `seq`: the
     number of the last event whose jobs' waiting times are in the samples. `spoken`: the usage that pods reported in
-    their logs.
-    """
+    their logs."""
 
     accumulator: Accumulator = field(default_factory=Accumulator)
     seq: int | None = None
@@ -128,8 +127,7 @@ def collect(engine: Engine, cluster: Cluster, memory: UsageMemory, now: datetime
 
 def _count_gpu_seconds(memory: UsageMemory, cluster: Cluster, now: datetime) -> None:
     """Add the GPU seconds of each user since the last call that did so, once in STEP_SECONDS. Counts nothing for the
-    first call, and after a gap of more than HOLDERS_GAP_SECONDS.
-    """
+    first call, and after a gap of more than HOLDERS_GAP_SECONDS."""
     before = memory.holders_at
     seconds = (now - before).total_seconds() if before else 0.0
     # A long gap, and a clock that was set back, count for nothing.

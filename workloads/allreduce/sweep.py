@@ -83,8 +83,9 @@ def measure(size_bytes: int, device: torch.device, rank_info: RankInfo) -> Measu
 
 
 def measure_pairs(device: torch.device, rank_info: RankInfo) -> Iterator[tuple[str, str, Measurement]]:
-    """Yield (node, node, measurement) for each pair of nodes, measured between one rank of each; between pairs of
-    ranks if there are fewer than three nodes. All ranks must iterate together; each gets all results."""
+    """Yield (node, node, measurement) for each pair of the first MOST_NODES nodes, measured between one rank of each;
+    between pairs of ranks if there are fewer than three nodes. All ranks must iterate together; each gets all results.
+    """
     names = [""] * rank_info.world_size
     distributed.all_gather_object(names, os.environ.get("TRAINYARD_NODE") or socket.gethostname())
     firsts = {name: rank for rank, name in reversed(list(enumerate(names)))}
@@ -101,8 +102,8 @@ def measure_pairs(device: torch.device, rank_info: RankInfo) -> Iterator[tuple[s
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as `8`, `64KiB` or `1GiB`. Raises ArgumentTypeError for other text, which
-    argparse shows as the option's error."""
+    """Return the bytes of a size such as `8`, `64KiB` or `1GiB`. Raises ArgumentTypeError for other text and for less
+    than FLOAT_BYTES, which argparse shows as the option's error."""
     number = text.rstrip("BKMGi")
     unit = text[len(number) :] or "B"
     if not number.isdecimal() or unit not in UNITS or int(number) * UNITS[unit] < FLOAT_BYTES:

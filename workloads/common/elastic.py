@@ -382,7 +382,8 @@ class _Membered:
             self._update(membership.LEFT)
 
     def _await_newer(self, than: int) -> Membership | None:
-        """Wait for a generation newer than the number `than`; return None if the job is stopped first."""
+        """Wait for a generation newer than the number `than`; return None if the job is stopped first. A worker that
+        was never a member waits for one that includes it."""
         began = time.monotonic()
         patience = STUCK_SECONDS * 2 ** min(MOST_STUCK_DOUBLINGS, max(0, self._failed_joins - 1))
         while True:

@@ -193,7 +193,8 @@ def _run_rank(module: str, rank: int) -> int:
 
 
 def _note(rank: int, code: int, error: str) -> None:
-    """Record the failure of a rank for the launcher, in a file whose name sorts by time."""
+    """Record the failure of a rank for the launcher, in a file whose name sorts by time; print it if the launcher is
+    on another machine."""
     folder, node = Path(os.environ.get(FAILURES, "/nonexistent")), os.environ.get("TRAINYARD_NODE", "")
     if folder.is_dir():
         failure = Failure(rank, node, code, error.partition("\n")[0])

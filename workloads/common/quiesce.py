@@ -124,7 +124,8 @@ def _reply(answers: dict[Path, str]) -> None:
 
 
 def _request(file: Path) -> str:
-    """Return the id of the snapshot that is being taken of the file's volume, "" if there is none."""
+    """Return the id of the snapshot that is being taken of the file's volume, "" if there is none. A request that was
+    there before this program began counts as none."""
     found = _requested(file)
     return "" if found == _stale.get(file) else found
 

@@ -215,7 +215,7 @@ class Training:
         return mean_loss / self._rank_info.world_size, mean_accuracy / self._rank_info.world_size, asked > 0
 
     def _advance(self) -> None:
-        """Complete a step, and after its last step the epoch."""
+        """Count a completed step. At the end of an epoch validate and save a checkpoint, else save one if it is due."""
         at = self.at
         at.step, at.samples = at.step + 1, at.samples + self._global_batch
         if at.samples + self._global_batch > self._samples:

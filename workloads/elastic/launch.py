@@ -210,8 +210,8 @@ class Crew:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train with this number of workers to the end; a worker that dies is not replaced. Return the exit
-    code."""
+    """Train with this number of workers to the end; a worker that dies is not replaced. Return the highest exit code
+    of a worker, without the sign that marks a signal."""
     from workloads.elastic.train import main as train
 
     parser = argparse.ArgumentParser(prog="workloads.elastic.launch", description="Elastic training, alone.")

@@ -163,7 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:
-    """Return the settings. Ends the program with a message for an invalid value."""
+    """Return the options of the program and the plan of its training; arguments take precedence over environment
+    variables. Ends the program with a message for an invalid value."""
     parser = Settings(
         prog="workloads.image_classification.train", description="Train on classes of pictures."
     )

@@ -146,7 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:
-    """Return the settings. Ends the program with a message for an invalid value."""
+    """Return the options of the program and the plan of its training; arguments take precedence over environment
+    variables. Ends the program with a message for an invalid value."""
     parser = Settings(prog="workloads.lane_detection.train", description="Train SCNN on pictures of lanes.")
     parser.add("data-dir", "", str, f"prepared data, else {USUAL_PLACE}, else synthetic clips")
     parser.add("model", "", str, "full, or small; by default full on a GPU")
