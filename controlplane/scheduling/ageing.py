@@ -38,8 +38,8 @@ def is_aged(item: Waiting, now: int, after_seconds: int) -> bool:
 
 
 class AgeingPolicy(VictimPolicy):
-    """Which jobs an aged gang may stop: those of its own project with at most its priority, and those of other
-    projects that, with their departments, keep their quotas."""
+    """Which jobs an aged gang may stop: those of its own project with at most its priority, and those of other projects
+    that, with their departments, still hold their quotas afterwards."""
 
     def __init__(self, item: Waiting) -> None:
         self._account = item.account

@@ -30,8 +30,8 @@ MOST_VERDICTS = 64
 
 
 class NodeCandidates:
-    """A node and the candidates that run on it. `bound`: a lower bound on the cost of freeing room for one more pod
-    of `request` there."""
+    """A node and the candidates that run on it. `bound`: a lower bound on the cost of freeing room for one more pod of
+    `request` there; `pods_before`: how many fit now, counted for gangs only; `holders`, `holds`: see `by_device`."""
 
     __slots__ = (
         "_gains", "_members", "bound", "candidates", "holders", "holds", "node", "pods_before", "request",
@@ -222,7 +222,7 @@ class Candidates(defaultdict[str, list[Candidate]]):
 
 class SortedClass:
     """The candidates of one class, in ascending order of the cost of stopping one of them. They are sorted when
-    `by_cost` is first called."""
+    `by_cost` is first called. `most_devices`: the most devices that a member has ever held."""
 
     __slots__ = ("_by_id", "_cheapest", "_sorted", "most_devices")
 
@@ -258,7 +258,7 @@ class SortedClass:
         return self._cheapest
 
     def by_cost(self) -> Iterator[_Priced]:
-        """Yield each member after the cost of stopping it alone, in ascending order of the cost."""
+        """Yield (cost of stopping it alone, member) for each member, in ascending order of the cost."""
         if self._sorted is None:
             self._sorted = sorted(map(_in_class, self._by_id.values()))
         return ((_cost_alone(one[-1]), one[-1]) for one in self._sorted)

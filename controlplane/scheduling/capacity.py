@@ -332,10 +332,11 @@ class Capacity:
         return node.has_host_capacity(need)
 
     def on_idle_devices(self, job: JobView, placements: Sequence[PodPlacement]) -> tuple[PodPlacement, ...]:
-        """Return the pods on the same nodes, but on devices that are idle at present where possible.
+        """Return the pods on the same nodes, but on devices that are idle at present where possible; pods
+        without whole devices unchanged.
 
-        Devices that stopping jobs hold are used last, so that an elastic victim can keep its workers on them. On a
-        node that lacks only CPUs or memory they are used first, because only the workers that leave them free these.
+        Devices that stopping jobs hold are used last, so that an elastic victim can keep its workers on them. On a node
+        that lacks only CPUs or memory they are used first, because only the workers that leave them free these.
         """
         if job.gpu_memory_mib is not None or job.milli_gpus < WHOLE_GPU:
             # A share is of one device: another may have less memory.

@@ -88,7 +88,8 @@ class Course:
         self._is_changed = False
 
     def advance(self) -> None:
-        """Advance the simulated time by one step, and remove the jobs that end until then."""
+        """Advance the simulated time by one step: remove the jobs that end until then, and complete the copies of data
+        that are due."""
         self._before = self.view.now
         now = self._before + int(self._step)
         self._step *= GROWTH

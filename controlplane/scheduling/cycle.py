@@ -147,8 +147,8 @@ class _Cycle:
         return False
 
     def reserve_for_oldest(self) -> None:
-        """Make the reservation for the oldest gang without room whose start time can be computed. It is still served
-        in phase 2 like any job; once it has a place, it binds no other job."""
+        """Make the reservation for the oldest gang without room whose start time can be computed. The gang is still
+        served in its turn like any job; once it has a place, the reservation binds no other job."""
         reserve_for_oldest(self._state, self._moves, self._classes, self._unredeemed)
         self._unredeemed.clear()
 

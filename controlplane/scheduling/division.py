@@ -58,7 +58,8 @@ class Claim:
 
     def speed(self, workers: int) -> float:
         """Return the speed with this many workers, in the unit of `speeds`. Between measured sizes it follows a power
-        of the workers; beyond the largest it is constant."""
+        of the workers; beyond the largest it is constant; below the smallest, and without `speeds`, it grows with
+        workers ** USUAL_EXPONENT."""
         return min(max(self._speed(workers), SLOWEST), FASTEST)
 
     def _speed(self, workers: int) -> float:
@@ -103,7 +104,7 @@ def in_turn(claims: Iterable[Claim], free: int) -> list[tuple[Claim, int]]:
 
 def after_moves(running: Iterable[Claim], free: int) -> Mapping[str, int]:
     """Return each job's number of workers after growth into `free` GPUs and after moves of workers to jobs that gain
-    more by them.
+    more by them; the present numbers, even without growth, if later growth would undo the moves.
 
     Only jobs with a known remaining time take part in moves. None move while a job of another project can grow.
     """

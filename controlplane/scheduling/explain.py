@@ -320,7 +320,7 @@ def _short_of(one: Request, room: FreeCapacity, too_small: frozenset[str]) -> di
 
 def _largest_free(room: FreeCapacity, request: Request) -> int:
     """Return the most milli-GPUs that one pod could get now on a node with enough CPUs, memory and extra resources
-    for it."""
+    for it; 0 if there is none."""
     indexes = [room.parts[part] for part in room.parts_of(request.pools, request.locations)]
 
     def has_room(order: int) -> bool:
@@ -342,8 +342,8 @@ def _largest_free(room: FreeCapacity, request: Request) -> int:
 
 
 def _holders(state: CycleState) -> list[dict[str, Any]]:
-    """Return the projects that hold the capacity, at most SHOWN: those furthest above their quota first, then the
-    largest."""
+    """Return the projects that hold the capacity, as details, at most SHOWN: those furthest above their quota first,
+    then the largest."""
     accounts = sorted(
         (account for account in state.accounts.values() if account.allocated > 0),
         key=lambda account: (

@@ -90,7 +90,8 @@ class Request:
 
 
 def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
-    """Return the pools that the job may use, the preferred one first; () for all."""
+    """Return the pools in which the job may run, the preferred one first: the pool that it names, which is not checked,
+    else those of its project for its kind of job; () for all."""
     allowed = dict(project.node_pools).get(job.kind, ())
     if job.node_pool is None:
         return allowed

@@ -29,7 +29,8 @@ _Scored = tuple[int, int, int, tuple[tuple[int, int], ...]]
 
 
 def popular(counts: Mapping[Request, int]) -> list[tuple[Request, int]]:
-    """Return the mix: the most frequent requests, each with its number of pods. `counts`: number of pods by request."""
+    """Return the mix: the MOST_KINDS most frequent requests, each with its number of pods. `counts`: number of pods by
+    request."""
     return sorted(counts.items(), key=lambda pair: (-pair[1], repr(pair[0])))[:MOST_KINDS]
 
 

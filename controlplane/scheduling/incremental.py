@@ -123,7 +123,7 @@ def _is_checkpoint(before: JobView, after: JobView) -> bool:
 
 def _changes(state: CycleState, view: ClusterView, difference: Difference) -> Changes | None:
     """Return the jobs that differ from the state's view, as (before, after) with None for a job that is new or gone.
-    None if a new state must be built."""
+    None if a new state must be built: the time went back, too many jobs differ, or anything else does."""
     if view.now < state.view.now:
         # If the clock went back, jobs could be within their minimum run time again.
         return None

@@ -136,9 +136,10 @@ class Moves:
         return self.preempt(item)
 
     def _take_beside(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
-        """Stop jobs of other projects, on capacity that is not reserved for a gang, for a job that the
-        reservation binds. None if the job would fit without the reservation: no job is stopped because of idle
-        reserved capacity."""
+        """Stop jobs of other projects, on capacity that is not reserved for a gang, for a job that the reservation
+        binds, and serve it. Return the stopped jobs; None, with none stopped, if they are not enough, if no reservation
+        binds the job, or if it would fit without the reservation: no job is stopped because of idle reserved capacity.
+        """
         state, reservation = self._state, self._state.binding(item)
         soon = state.capacity.soon
         if reservation is None:

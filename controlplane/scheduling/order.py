@@ -294,7 +294,8 @@ class QueueIterator:
         self._update(sorted(changed, key=attrgetter("name")))
 
     def _update(self, accounts: Iterable[Account]) -> None:
-        """Sort these projects again after their accounts changed."""
+        """Sort these projects again after their accounts changed. Classes at their heads for which `excluded` returns a
+        cause are closed first."""
         tops: dict[str, Account] = {}
         for account in accounts:
             top = account.parent or account

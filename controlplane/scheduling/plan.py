@@ -112,7 +112,7 @@ class Plan:
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """Return the plan as JSON data. Each decision has its kind as `action`."""
+    """Return the plan's `decisions`, `shares` and `growth` as JSON data. Each decision has its kind as `action`."""
     return {
         "decisions": [{"action": type(item).__name__.lower(), **asdict(item)} for item in plan.decisions],
         "shares": [asdict(share) for share in plan.shares],

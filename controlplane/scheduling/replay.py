@@ -22,8 +22,8 @@ USAGE = "usage: python -m controlplane.scheduling.replay VIEW.json|- [--explain 
 
 
 def replay(data: dict[str, Any], job: str | None = None) -> dict[str, Any]:
-    """Return the plan for a stored view or, with `job`, the decision on that job, as JSON data. Raise KeyError if the
-    plan has no such job."""
+    """Return the plan for a stored view or, with `job`, the decision on that job with its sentence and the changes with
+    which it would start, as JSON data. Raise KeyError if the plan has no such job, and as `view_from_dict`."""
     view = view_from_dict(data)
     plan = plan_to_dict(decide(view))
     if job is None:
@@ -37,7 +37,7 @@ def replay(data: dict[str, Any], job: str | None = None) -> dict[str, Any]:
 
 def main(arguments: Sequence[str], out: TextIO, errors: TextIO) -> int:
     """Print the result to `out` and return the exit code: 0 done, 2 wrong usage, 3 no decision on this job. Errors go
-    to `errors`."""
+    to `errors`. A file that cannot be read raises OSError, one that is no JSON ValueError."""
     arguments = [argument for argument in arguments if argument != "--explain"]
     if len(arguments) not in (1, 2):
         errors.write(USAGE)

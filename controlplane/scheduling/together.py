@@ -86,7 +86,8 @@ class _Search:
     steps: int = MAX_STEPS
 
     def serve(self, items: Sequence[Waiting], at: int) -> bool:
-        """Serve the items from the index `at` on, trying every placement of each. Return whether all were served."""
+        """Serve the items from the index `at` on, trying every placement of each while `steps` are left. Return whether
+        all were served; if not, nothing is changed."""
         if at == len(items):
             return True
         item, capacity = items[at], self.state.capacity
@@ -116,8 +117,8 @@ class _Search:
 
 
 def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement, ...]]:
-    """Yield the ways to place the whole gang; permutations of equal pods count once. `room` is unchanged at each
-    yield."""
+    """Yield the ways to place the whole gang, at most MAX_WAYS in each of its pools; permutations of equal pods count
+    once. `room` is unchanged at each yield."""
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools]
     for pools in choices or [()]:
         nodes = _nodes_with(request.whole_devices, room, room.parts_of(pools, request.locations))

@@ -81,8 +81,8 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class DepartmentView:
-    """A group of projects with rights of its own. A quota of None is unlimited. `weight`: over-quota weight; the
-    caller has set the default."""
+    """A group of projects with rights of its own. A quota or limit of None is unlimited. `weight`: over-quota weight;
+    the caller has set the default. `priority`: higher ones get surplus first. `created_rank`: lower is older."""
 
     name: str
     quota_milli_gpus: int | None
@@ -94,11 +94,12 @@ class DepartmentView:
 
 @dataclass(frozen=True, slots=True)
 class ProjectView:
-    """A project's rights on this cluster. A quota of None is unlimited.
+    """A project's rights on this cluster. A quota or limit of None is unlimited.
 
-    `weight`: the over-quota weight, in any unit that is the same for all projects (the quota in milli-GPUs when
-    unset). `node_pools`: by job kind, the pools that it may use, the preferred one first; a kind without pools may
-    use all. `usage`: the share of the cluster that was used recently, 0 to 1, in which older use counts less.
+    `weight`: the over-quota weight, in any unit that is the same for all projects (the quota in milli-GPUs when unset).
+    `priority`: higher ones get surplus first. `created_rank`: lower is older. `node_pools`: by job kind, the pools that
+    it may use, the preferred one first; a kind without pools may use all. `usage`: the share of the cluster that was
+    used recently, 0 to 1, in which older use counts less.
     """
 
     name: str

@@ -40,7 +40,7 @@ class Run:
 
     @property
     def cells(self) -> dict[str, str]:
-        """Return the measurements as texts for a table."""
+        """Return the texts of the run's cells in the table, by column; a dash for a measurement that is missing."""
         run = self.scaled.run
         shares = {
             "efficiency": self.scaled.efficiency,
