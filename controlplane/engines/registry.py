@@ -32,7 +32,8 @@ class ClusterDeclaration:
 
 
 def open_engine(kind: str, settings: Mapping[str, Any], state_dir: Path) -> Engine:
-    """Return the engine of a registered cluster. Imports only the modules of that kind.
+    """Return the engine of a registered cluster. Imports only the modules of that kind. Raise ValueError for an unknown
+    kind or invalid settings, EngineRefused if the credentials cannot be used.
 
     settings["nodes"]: {node name: {"devices": n, "memory_mib": MiB per device, "pool": name}}; for the local engine
     "nvml" instead of the mapping selects the machine's own GPUs. A Kubernetes cluster has the settings of its kind,

@@ -53,7 +53,8 @@ FIND_SECONDS = 2.0
 
 
 def open_cluster(settings: Mapping[str, Any], state_dir: Path) -> base.Engine:
-    """Return the engine of a cluster. With the setting `node_suffix` it uses nodes' names with that suffix."""
+    """Return the engine of a cluster. With the setting `node_suffix` it uses nodes' names with that suffix. Raise
+    SettingsInvalid for invalid settings, EngineRefused if the credentials cannot be used."""
     return with_suffix(KubernetesEngine(settings, state_dir), settings.get("node_suffix", ""))
 
 

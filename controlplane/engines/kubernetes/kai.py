@@ -50,9 +50,6 @@ _GANG = re.compile(r"Resources were found for (\d+) pods while (\d+) are require
 _SHORT_OF = {"resources: CPU": "cpus", "resources: memory": "memory"}
 
 
-# Queues
-
-
 def queues(
     projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport], profile: ClusterProfile
 ) -> list[dict[str, Any]]:
@@ -107,9 +104,6 @@ def _devices(milli_gpus: int | None) -> float:
     if milli_gpus is None:
         return UNBOUNDED
     return milli_gpus // 1000 if milli_gpus % 1000 == 0 else milli_gpus / 1000
-
-
-# Attempts
 
 
 def priority_class(priority: int) -> dict[str, Any]:
@@ -201,9 +195,6 @@ def _share_config(spec: PodSpec) -> str:
 def _without(resource: str, container: Mapping[str, Any]) -> dict[str, Any]:
     amounts = container.get("resources", {})
     return {**container, "resources": {kind: without(amounts[kind], resource) for kind in amounts}}
-
-
-# KAI's status
 
 
 def group_key(pod: Mapping[str, Any]) -> str:

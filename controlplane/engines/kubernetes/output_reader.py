@@ -54,7 +54,7 @@ class OutputReader:
     def copy(self, task: OutputTask, target: Path, budget: Budget, report: Report) -> None:
         """Copy the files of a directory into the empty directory `target`. `report(files, bytes, all files, all
         bytes)` is called with the totals before any file, and then with the progress. Raise Blocked if the directory
-        cannot be read, and what `budget` and `report` raise."""
+        cannot be read, Unreachable if the cluster does not answer, and what `budget` and `report` raise."""
         name, claim = f"trainyard-output-{task.name}", names.claim_name(task.job_id, 0)
         pod = DataPod(self._client, self._namespace, name, "reads the output of jobs")
         if pod.claim(claim) is None:

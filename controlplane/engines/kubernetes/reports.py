@@ -78,7 +78,8 @@ _SIGNALS = {
 
 def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     """Return the report of one of our pods. `nodes`: all nodes of the cluster by name; `now`: by the API server's
-    clock. Raises any of several exceptions for a malformed pod; then call `unreadable`."""
+    clock. For a malformed pod it raises ArithmeticError, AttributeError, LookupError, TypeError or ValueError; then
+    call `unreadable`."""
     if _phase(raw) in TERMINAL:
         return _final(raw, nodes)
     if _is_gated(raw):
@@ -148,9 +149,6 @@ def pinned_node(raw: Raw) -> str:
             if field.get("key") == "metadata.name" and field.get("values"):
                 return str(field["values"][0])
     return ""
-
-
-# Ends
 
 
 def _final(raw: Raw, nodes: Mapping[str, Raw]) -> PodReport:
@@ -256,9 +254,6 @@ def _was_deleted(raw: Raw, ended: Raw) -> bool:
     return finished is None or finished >= deleted - grace - timedelta(seconds=1)
 
 
-# Before the end
-
-
 def _unbound(raw: Raw, now: datetime) -> PodReport:
     """Return the report of a pod without a node. One that is being deleted has ended, because the API server binds no
     such pod."""
@@ -345,9 +340,6 @@ def _trouble(raw: Raw, nodes: Mapping[str, Raw]) -> tuple[str, str]:
     return "", ""
 
 
-# Putting reports together
-
-
 def _open(raw: Raw, state: str, reason: str = "", message: str = "", **more: Any) -> PodReport:
     return PodReport(names.pod_name(raw), state, reason, message, node=_node_name(raw), **more)
 
@@ -396,9 +388,6 @@ def _said(sentence: str, *words: object) -> str:
     """Return our sentence and, after colons, the cluster's own words, on one line."""
     parts = (sentence, *(line(word or "").rstrip(".") for word in words))
     return line(f"{': '.join(filter(None, parts))}.")
-
-
-# Reading objects
 
 
 def _status(raw: Raw) -> Raw:
