@@ -189,7 +189,7 @@ def kernel_at(text: str) -> float | None:
 
 
 def progress(text: str) -> list[dict[str, Any]]:
-    """Return the progress records with a step in a log."""
+    """Return the progress records with a `step` that the log `text` contains."""
     lines = [line[line.index("{") :] for line in text.splitlines() if '"trainyard"' in line]
     return [fields for line in lines if "step" in (fields := json.loads(line))]
 

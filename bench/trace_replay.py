@@ -56,7 +56,8 @@ class TraceJob:
 
 @dataclass(slots=True)
 class Outcome:
-    """Results of a replay. `most_preemptions`: of one job; `cpu_seconds`: of all decisions."""
+    """Results of a replay. `most_preemptions`: of one job; `lost_gpu_seconds`: work that preempted jobs repeat, and
+    their restarts; `cpu_seconds`: of all decisions."""
 
     jobs: Sequence[TraceJob]
     preemptions: int = 0

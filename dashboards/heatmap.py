@@ -32,7 +32,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """One square of the drawing: a device, or a node with all of its devices. `is_off`: it cannot be used now."""
+    """One square of the drawing: a device, or a node with all of its devices. `is_idle`: allocated and not used;
+    `is_off`: it cannot be used now."""
 
     parts: tuple[Part, ...]
     is_idle: bool = False

@@ -10,8 +10,9 @@ TEMPORARY = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class Aged:
-    """A cache that uses space. `charged_bytes`: its share of it (see cache_shares). `is_wanted`: an unfinished job
-    mounts it. `is_kept`: False for one that no user asked to keep beyond its jobs."""
+    """A cache that uses space. `used_at`: its last use. `charged_bytes`: its share of the space (see cache_shares).
+    `is_wanted`: an unfinished job mounts it. `is_pinned`: never removed. `is_kept`: False for one that no user asked to
+    keep beyond its jobs."""
 
     key: str
     used_at: datetime

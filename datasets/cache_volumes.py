@@ -155,8 +155,9 @@ class VolumeCaches:
         self._work(task, budget, say)
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = lambda: False) -> int:
-        """Have a pod remove every tree that has no cache row, unless `is_wanted` returns True. Return the bytes that
-        the volume used before, as an upper bound of what is freed; see Caches.remove."""
+        """Have a pod remove every tree that has no cache row, whatever its `key`, unless `is_wanted` returns True; once
+        the project has moved to another cluster, only forget its trees. Return the bytes that the volume used before,
+        as an upper bound of what is freed; 0 if nothing was done."""
         project = self._location.project
         if is_wanted() or project is None:
             return 0

@@ -65,7 +65,8 @@ _KEYS = "keys"
 
 
 def forget_changes(_now: datetime) -> None:
-    """Delete the list's entries of changes that all current reads have seen."""
+    """Delete from the list of changes those that are older than LISTED_SECONDS and that all current reads have seen.
+    Does nothing on SQLite, which has no list."""
     connection = connections[DEFAULT_DB_ALIAS]
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:

@@ -43,7 +43,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a check ended, and the counts (`passed` and others) of its last line."""
+    """How a check ended: its exit code, duration and CPU time, and the counts (`passed` and others) of its last line
+    (`tally`)."""
 
     name: str
     code: int

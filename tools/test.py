@@ -74,7 +74,7 @@ STATEMENTS = ["-p", "tests.statements"]
 
 
 def main() -> int:
-    """Run everything. Return 0 if all passed."""
+    """Run all checks and tests. Return what `checks.run` returns: 0 if all passed."""
     install_packages()
     prepare_kubernetes()
     with ExitStack() as stack, ThreadPoolExecutor(1) as beside:

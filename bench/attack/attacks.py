@@ -25,7 +25,8 @@ CONNECT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The attacked instance: its port, a member's credentials, and the attacker's own jobs."""
+    """The attacked instance: its port, a member's credentials, and the attacker's own jobs. `chatty_job`: the id of one
+    that writes a log all the time."""
 
     port: int
     token: str

@@ -29,8 +29,9 @@ class Awaited:
 
 @dataclass(slots=True)
 class ClusterContext:
-    """What is remembered of one cluster. `planned_at`: when the last plan was ready, by time.perf_counter();
-    `plan_seconds`: how long it took."""
+    """What the loop of this process remembers of one cluster. `housekept_at`: the last work on rows that seldom change,
+    None before the first; `planned_at`: when the last plan was ready, by time.perf_counter(); `plan_seconds`: how long
+    it took; `awaited`: by name, the projects whose quotas the cluster has not been sent yet."""
 
     housekept_at: datetime | None = None
     planned_at: float = 0.0

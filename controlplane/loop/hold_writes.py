@@ -78,7 +78,7 @@ def _promises(plan: Plan, rows: Statuses, before: frozenset[str]) -> tuple[froze
 
 def write_holds(holds: Statuses) -> list[Event]:
     """Write the changed statuses `holds` (by job id) of jobs that are still queued. Return the one event about them,
-    which the caller appends; [] for no `holds`."""
+    which the caller appends and which names at most 500 of the jobs; [] for no `holds`."""
     if not holds:
         return []
     # A job that was stopped meanwhile keeps its own reason.

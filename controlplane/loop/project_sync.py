@@ -168,7 +168,7 @@ def _sync(cluster: Cluster, on_synced: Callable[[], None]) -> bool:
 
 def _send(cluster: Cluster) -> EngineRefused | None:
     """Send the projects, and remember what was sent, also if a part was permanently refused. Return the refusal, None
-    if there was none."""
+    if there was none. Raises EngineUnreachable if the cluster does not answer."""
     engine, (projects, departments) = engine_for(cluster), project_reports(cluster)
     refusal = None
     try:

@@ -27,10 +27,10 @@ WHOLE_GPU = 1000
 class NodeCapacity:
     """The free capacity of one node.
 
-    `order`: its index among all nodes sorted by name. `part`: the name of the PoolIndex that contains it. `is_open`:
-    it accepts new pods. `indexes`, `modes` and `free` have one entry per device; `free` is in milli-GPUs. `whole`:
-    how many devices are entirely free. `is_divided`: its devices are given out in parts of a GPU only
-    (SharingMode.is_single), so that no pod gets a whole device.
+    `order`: its index among all nodes sorted by name. `part`: the name of the PoolIndex that contains it. `is_open`: it
+    accepts new pods. `indexes`, `modes` and `free` have one entry per device; `free` is in milli-GPUs. `milli_cpus`,
+    `memory_mib`, `extras`: what is free of them. `whole`: how many devices are entirely free. `is_divided`: its devices
+    are given out in parts of a GPU only (SharingMode.is_single), so that no pod gets a whole device.
     """
 
     order: int

@@ -278,8 +278,8 @@ def _reserved_for(job: JobView) -> dict[str, str]:
 
 
 def _shown_time(at: int) -> int:
-    """Return a time rounded up to a multiple of SHOWN_SECONDS: details that change in every cycle would be written in
-    every cycle."""
+    """Return a Unix time rounded up to a multiple of SHOWN_SECONDS: details that change in every cycle would be written
+    in every cycle."""
     return -(-at // SHOWN_SECONDS) * SHOWN_SECONDS
 
 

@@ -233,8 +233,8 @@ def _room_at(at: int, request: Request, ends: Sequence[End], soon: FreeCapacity)
 
 
 def _lower_bound(request: Request, ends: Sequence[End], soon: FreeCapacity) -> int | None:
-    """Return the earliest time at which enough nodes could have enough whole devices free, which shortens the search;
-    None if they never have."""
+    """Return the earliest time (Unix seconds) at which enough nodes could have enough whole devices free, which
+    shortens the search; 0 if they could have now, None if they never have."""
     needed = request.whole_devices
     if not needed:
         return 0

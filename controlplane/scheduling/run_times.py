@@ -27,8 +27,8 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """A learned run time: three quantiles in seconds. `runs`: from how many jobs it was learned; `same`: the
-    properties that these share with the job."""
+    """A learned run time in seconds: what is expected, and low and high quantiles (`early`, `late`). `runs`: from how
+    many jobs it was learned; `same`: the properties that these share with the job."""
 
     expected: int
     early: int

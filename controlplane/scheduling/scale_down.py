@@ -211,7 +211,8 @@ class _ScaleDown:
         return (sum(lost.values()), list(lost)) if is_enough else None
 
     def _loss(self, worker: _Worker) -> float:
-        """Return what the worker's job loses if this worker leaves too; infinity if the worker must stay."""
+        """Return what the worker's job loses if this worker leaves too, as `division.gain` times GPUs; 0 if another
+        worker leaves anyway, infinity if the worker must stay."""
         running, gone = worker.owner, len(self._gone[worker.name])
         has, size = self._size(running, gone), self._size(running, gone + 1)
         if size < running.claim.fewest:

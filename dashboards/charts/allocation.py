@@ -183,8 +183,8 @@ def _row(line: Line, used: Usage) -> tuple[object, ...]:
 
 
 def _quota_rows(used: Steps, allowed: Steps) -> tuple[tuple[object, ...], ...]:
-    """Return (time, allocated GPUs, quota) for the newest changes of the lines `used` and `allowed`, newest
-    first, without the end of the range."""
+    """Return (time, allocated GPUs, quota) for the newest 60 changes of the lines `used` and `allowed`, newest first,
+    without the end of the range."""
     times = sorted({at for line in (used, allowed) for at, _value in line[:-1]})[-60:]
     at_time = [(at, _value_at(used, at), _value_at(allowed, at)) for at in reversed(times)]
     return tuple((at.isoformat().replace("+00:00", "Z"), held, quota) for at, held, quota in at_time)

@@ -26,9 +26,9 @@ MARK_SHARE = 0.16
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """One line of a figure. `key`: addresses live values to the line; `scale`: factor for these; `is_step`: drawn as
-    steps; `is_muted`: drawn faintly; `shift`: offset at which the line is drawn; `label`: text at its end, in which
-    {value} is replaced by its last value."""
+    """One line of a figure. `key`: addresses live values to the line; `scale`: factor for these; `dash`: Plotly's name
+    of a dash style; `is_step`: drawn as steps; `is_muted`: drawn faintly; `shift`: offset at which the line is drawn;
+    `label`: text at its end, in which {value} is replaced by its last value."""
 
     key: str
     name: str
@@ -122,7 +122,7 @@ def as_json(figure: Any, theme: Theme) -> dict[str, Any]:
 
 
 def time_axis(title: str, x_range: tuple[datetime, datetime] | None) -> dict[str, Any]:
-    """Return a time axis over `x_range`; None fits it to the points."""
+    """Return Plotly's layout of a time axis over `x_range`; None fits it to the points."""
     # Plotly does not take a list of formats from a template.
     axis: dict[str, Any] = {"type": "date", "title": {"text": title}, "tickformatstops": TIME_TICKS}
     return axis | ({"range": [edge(end) for end in x_range]} if x_range else {})

@@ -24,9 +24,9 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question: sentences about what will happen, and the affected objects in titled `groups`. `back`: the URL of
-    its cancel link. `do`: label of the button, "" for a page that only reports. `fields`: (name, value) pairs sent
-    with the answer."""
+    """A question: sentences about what will happen, and the affected objects in titled `groups`. `back`: the URL of its
+    cancel link. `do`: label of the button, "" for a page that only reports; `is_destructive`: it has the colour of
+    danger. `fields`: (name, value) pairs sent with the answer."""
 
     title: str
     sentences: Sequence[str]

@@ -169,7 +169,7 @@ def _metrics(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ranks(job: Job) -> dict[str, Any]:
-    """Return the ranks that can be selected, and the one that is shown first."""
+    """Return, as template context, the ranks whose logs can be selected, and the one that is shown first."""
     return {"log_ranks": job_reads.log_ranks(job), "log_rank": default_log_rank(job, job.attempt)}
 
 

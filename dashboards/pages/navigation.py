@@ -15,7 +15,8 @@ from controlplane.registration import app_modules
 
 @dataclass(frozen=True, slots=True)
 class NavigationEntry:
-    """A link to a list. Texts are marked by gettext_noop and translated when rendered."""
+    """A link to a list. `count`: returns the number that the actor sees beside it, None for no number. `for_admins`:
+    shown to admins only. Texts are marked by gettext_noop and translated when rendered."""
 
     # Name of the URL route, and key of the count in counts.json.
     name: str
@@ -47,7 +48,7 @@ def counts(actor: Actor) -> dict[str, int]:
 
 
 def navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
-    """Return the entries in the form that the page template needs."""
+    """Return the entries that the actor may see, in the form that the page template needs."""
     numbers, shown = counts(actor), shown_entries(actor)
     above = ["", *(entry.heading for entry in shown)]
     return [

@@ -23,7 +23,8 @@ LEAST_HEADER = "X-Live-Seq"
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A cached rendering as of event `seq`, shared by all readers with the same access."""
+    """A cached rendering as of event `seq`, shared by all readers with the same access. `drawn_at`: by
+    time.monotonic()."""
 
     html: SafeString
     seq: int

@@ -19,7 +19,8 @@ MOST_IN_ALL = 32
 
 @signed_in
 def search(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Return JSON {"results": [{"label", "kind", "url"}]} for `?q=`."""
+    """Return JSON {"results": [{"label", "kind", "url"}]} for `?q=`: at most MOST_IN_ALL pages and objects; pages only
+    without a text."""
     text = request.GET.get("q", "").strip()[:100]
     results = [place for place in _places(actor) if text.casefold() in place["label"].casefold()]
     if text:

@@ -85,8 +85,8 @@ VERBS = {
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selected jobs that the verb would change, those that it skips with the reason, and the number of jobs
-    that no longer exist or are not visible."""
+    """Selected jobs that the verb would change (`jobs`), those that it skips, each with the reason (`left`), and the
+    number of jobs that no longer exist or are not visible (`missing`)."""
 
     jobs: list[Job]
     left: list[tuple[Job, str]]

@@ -29,7 +29,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One node and its bandwidth to all nodes."""
+    """One node and its bandwidth to all nodes, in the order of the grid's names."""
 
     name: str
     cells: tuple[Cell, ...]

@@ -29,7 +29,7 @@ def generation_marks(job: Job) -> list[Mark]:
 
 
 def timeline(job: Job, now: datetime, theme: Theme) -> Chart:
-    """Return the chart of workers and generations of the current attempt."""
+    """Return the chart of the workers of the current attempt, and of its newest MARKS_MOST generations."""
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt).select_related("node").order_by("rank")
     spans = [
         Span(

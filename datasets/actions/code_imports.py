@@ -46,7 +46,7 @@ PASSED = (
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The result of a finished import."""
+    """The result of a finished import: the hash of the tree (`digest`), and the git commit that it was made from."""
 
     digest: str
     commit: str

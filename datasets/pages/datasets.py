@@ -59,7 +59,8 @@ def dataset_page(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
 
 
 def _registrations(dataset: Dataset) -> list[dict[str, Any]]:
-    """Return the unfinished registrations, and those that failed since the newest version."""
+    """Return the unfinished registrations, and those that failed since the newest version, newest first, in REST form;
+    of all, only the last REGISTRATIONS_SHOWN are examined."""
     unfinished = DatasetRegistration.objects.filter(dataset=dataset).exclude(state=DatasetRegistration.READY)
     rows = unfinished.select_related("created_by", "version").order_by("-created_at")[:REGISTRATIONS_SHOWN]
     newest = dataset.versions.order_by("-created_at").values_list("created_at", flat=True).first()

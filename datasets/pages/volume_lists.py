@@ -57,7 +57,8 @@ def used(row: Row) -> str:
 
 
 def jobs(row: Row) -> str:
-    """Return links to the unfinished jobs that mount the volume, as HTML; a dash if there are none."""
+    """Return links to the unfinished jobs that mount the volume, at most JOBS_SHOWN and the number of the others, as
+    HTML; a dash if there are none."""
     if not row["jobs"]:
         return formats.NOTHING
     links = format_html_join(

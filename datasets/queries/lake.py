@@ -67,7 +67,8 @@ def lake_of(project: Project) -> Lake:
 
 
 def _place(project: Project) -> tuple[int, int] | None:
-    """Return which directory the lake's folder is, None if there is none."""
+    """Return (device, inode) of the lake's folder, which change if another disk is mounted there; None if there is
+    none."""
     try:
         status = lake_address(str(project.pk))[0].stat()
     except OSError:

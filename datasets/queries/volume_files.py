@@ -35,7 +35,8 @@ LATEST_SECONDS = 253_402_300_799
 
 @dataclass(frozen=True)
 class BeingRead(Exception):
-    """A pod must read this directory or file first: request that with actions.volume_readings, then try again."""
+    """A pod must read this file, or the names of this directory after `after`, first: request that with
+    actions.volume_readings, then try again."""
 
     path: str
     after: str

@@ -72,7 +72,8 @@ UNLIMITED = Budget()
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """How many packs, large contents and manifests a garbage collection removed, and their size."""
+    """How many packs, contents with their own file (`objects`) and manifests a garbage collection removed, and their
+    size."""
 
     packs: int
     objects: int

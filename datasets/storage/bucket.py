@@ -59,7 +59,8 @@ class TooShort(Exception):
 
 
 class Bucket:
-    """The objects below a prefix of a bucket. Thread-safe."""
+    """The objects below a prefix of a bucket. Thread-safe. Every request raises Blocked, with advice for an operator,
+    if the bucket refuses it or does not answer."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ def cache_claim_name(location: int | None) -> str:
 @dataclass(frozen=True, slots=True)
 class CacheClaim:
     """The claim for a project's caches at one location. `storage_class`, `size_bytes`: "" and 0 for those of the
-    cluster's settings. `nodes`: the nodes that mount it; () for all."""
+    cluster's settings. `access_mode`: Kubernetes' name of it. `nodes`: the nodes that mount it; () for all."""
 
     name: str = CACHE_CLAIM
     storage_class: str = ""

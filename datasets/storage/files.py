@@ -295,8 +295,8 @@ def _fsync(path: Path, flags: int) -> None:
 
 
 def blocked(error: OSError) -> Blocked | OSError:
-    """Return Blocked with advice for operators for a full, read-only or unreachable file system; any other error
-    unchanged."""
+    """Return Blocked with advice for operators if the file system is full, does not answer or forbids writing; any
+    other error unchanged."""
     if error.errno in FULL_DISK:
         return Blocked(
             "disk_full", "The disk of this storage is full; free space, then repeat: what was stored is kept."

@@ -196,8 +196,8 @@ class OntapVolumes(VolumeFiles):
         raise Blocked("job_not_done", f"ONTAP does not list the new snapshot {name} yet.")
 
     def _snapshots(self, name: str, volume: str = "*") -> list[dict[str, Any]]:
-        """Return our snapshots with this name, in one volume or in all. Excludes snapshots that a clone
-        inherits from its parent."""
+        """Return our snapshots whose name matches `name`, and whose volume has this UUID; * stands for any text.
+        Excludes snapshots that a clone inherits from its parent."""
         rows = self._client.rows("snapshot", _SNAPSHOT_FIELDS, volume, name=name)
         return [row for row in rows if row.get("comment") == _of(row["volume"]["name"])]
 
@@ -211,8 +211,8 @@ class OntapVolumes(VolumeFiles):
             raise self._blocked_by_clones(refused, volume["name"], snapshot["name"]) from refused
 
     def _delete_retired(self, name: str) -> None:
-        """Delete the retired volume with this name unless it has snapshots of ours, then the snapshot that its
-        parent keeps for it."""
+        """Delete the retired volume with this name unless it has snapshots of ours, then the snapshot that its parent
+        keeps for it. Raises Blocked if it cannot be deleted, for example while volumes made from it exist."""
         for found in self._client.rows("volume", _FIELDS, name=name, comment=f"{_RETIRED}*"):
             # Left by a process that was killed after it had deleted the clone.
             for base in self._snapshots(f"{_BASE}*", found["uuid"]):

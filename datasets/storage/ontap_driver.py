@@ -14,9 +14,9 @@ _JUNCTION = re.compile(r"(/[A-Za-z0-9_.-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class OntapConfig:
-    """An SVM of an ONTAP system. `junction`: the path in its namespace below which volumes are mounted, "" for its
-    root; admins mount it on each machine. `credentials`: the path of a file, "" for the environment. `ca_file`: trusted
-    certificate authorities, "" for the machine's own."""
+    """An SVM of an ONTAP system. `aggregate`: where its volumes are created. `junction`: the path in its namespace
+    below which volumes are mounted, "" for its root; admins mount it on each machine. `credentials`: the path of a
+    file, "" for the environment. `ca_file`: trusted certificate authorities, "" for the machine's own."""
 
     host: str
     port: int

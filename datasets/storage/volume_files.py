@@ -29,7 +29,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """An entry of a volume's directory. `kind`: file, directory, link or other."""
+    """An entry of a volume's directory. `kind`: file, directory, link or other; `mtime`: Unix time."""
 
     name: bytes
     kind: str

@@ -88,7 +88,8 @@ class VolumeStorage(Protocol):
         ContentMissing if there is no such volume, Blocked if the storage cannot do it, and what `budget` raises."""
 
     def remove_snapshot(self, snapshot: str) -> None:
-        """Remove a snapshot with its files; files shared with others stay."""
+        """Remove a snapshot with its files; files shared with others stay. Does nothing for a missing one. Raises
+        Blocked if the storage refuses."""
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:
         """Return what a volume holds, a partial result beyond `most_files` or the deadline of `budget`; None if the
@@ -180,7 +181,8 @@ class FolderVolumes(VolumeFiles):
         return Taken(**json.loads((place / "taken.json").read_text()))
 
     def remove_snapshot(self, snapshot: str) -> None:
-        """Remove a snapshot; files that other snapshots share stay."""
+        """Remove a snapshot; files that other snapshots share stay. Does nothing for a missing one. Raises Blocked if
+        the folder cannot be changed."""
         self._remove(self._snapshot(snapshot))
 
     def _make_volume(self, volume: str, source: Path, budget: Budget, report: Report) -> None:

@@ -90,7 +90,7 @@ class Service:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Return the key under which the port's limits are counted."""
+        """Return the key under which the port's limits are counted: (job id, port)."""
         return self.job_id, self.port
 
     async def connect(self) -> socket.socket:

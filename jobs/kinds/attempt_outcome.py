@@ -17,8 +17,9 @@ DISRUPTION_BACKOFF_SECONDS = (0, *BACKOFF_SECONDS)
 
 @dataclass(frozen=True, slots=True)
 class PodStanding:
-    """State of one pod of the current attempt. `is_released`: proven gone, its devices are free.
-    `is_disrupted`: its end was caused outside the job (controlplane.engines.base.DISRUPTIONS)."""
+    """State of one pod of the current attempt. `exit_code`: None while it runs, and if unknown. `is_released`: proven
+    gone, its devices are free. `is_disrupted`: its end was caused outside the job
+    (controlplane.engines.base.DISRUPTIONS)."""
 
     rank: int
     state: str

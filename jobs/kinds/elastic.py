@@ -83,7 +83,8 @@ def _stepped(fewest: int, most: int, step: int) -> tuple[int, ...]:
 
 
 def sizes_text(sizes: Sequence[int], wanted: int) -> str:
-    """Return a sentence with the allowed sizes and those nearest to `wanted`."""
+    """Return a sentence with the allowed sizes (of many, the first MOST_SHOWN and the last) and those nearest to
+    `wanted`."""
     near = " and ".join(map(str, nearest_sizes(sizes, wanted)))
     shown = ", ".join(map(str, sizes[:MOST_SHOWN])) + (
         f", ... {sizes[-1]}" if len(sizes) > MOST_SHOWN else ""

@@ -61,8 +61,8 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class MembershipState:
-    """State of an attempt: the newest generation (0: none yet), its members, and all workers by rank.
-    `sizes`: the allowed numbers of members, () for any number from `fewest`."""
+    """State of an attempt: the newest generation (0: none yet), its members, and all workers by rank. `operation`: the
+    open scale operation, None without one. `sizes`: the allowed numbers of members, () for any number from `fewest`."""
 
     generation: int
     members: tuple[int, ...]

@@ -58,7 +58,8 @@ class UsageMemory:
 
 @dataclass(slots=True)
 class _Changes:
-    """Changed columns by table and key, and the jobs whose displayed values change."""
+    """Changed columns by table and key, the jobs whose displayed values change (`seen_jobs`), and whether a displayed
+    value of a device does (`is_visible`)."""
 
     pods: defaultdict[int, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
     jobs: defaultdict[UUID, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
@@ -80,8 +81,9 @@ class _Changes:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The measurements of one second: new progress lines, and usage by device and by pod. `is_measured`: the
-    cluster has a source of measurements. `has_answered`: it could be read, or there is none."""
+    """The measurements of one second: new progress lines, and usage by device and by pod. `is_measured`: the cluster
+    has a source of measurements. `has_answered`: it could be read, or there is none. `is_reachable`: the cluster's
+    engine answers."""
 
     lines: Mapping[str, Progress | None]
     reports: Sequence[UsageReport]

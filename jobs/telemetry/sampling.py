@@ -30,7 +30,8 @@ from jobs.models import Allocation, Job, Pod
 
 @dataclass(slots=True)
 class PodRow:
-    """The pod columns that collecting needs. `holds_gpus`: its job has GPUs; `is_live`: not released yet."""
+    """The pod columns that collecting needs. `log_offset`: the byte up to which its log was read; `has_idle_limit`,
+    `holds_gpus`: its job has an idle limit, or GPUs; `is_live`: not released yet."""
 
     id: int
     name: str

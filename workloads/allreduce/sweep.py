@@ -39,7 +39,8 @@ MOST_NODES = 16
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The measurement of one message size. `seconds`: mean over repeats and ranks."""
+    """The measurement of one message size. `seconds`: mean over repeats and ranks; `wrong`: the number of wrong
+    results."""
 
     size_bytes: int
     seconds: float

@@ -69,9 +69,9 @@ class Switch:
 
 @dataclass(slots=True)
 class Status:
-    """A worker's own report. `busy_seconds`: mean time per step without waiting for others. `epochs_exact`:
-    how many of the `epochs_done` epochs used every sample exactly once. `is_stuck`: it is BROKEN, and no
-    generation has followed for a while, so its peers may still wait for it."""
+    """A worker's own report. `address`: host:port of its store. `busy_seconds`: mean time per step without waiting for
+    others. `epochs_exact`: how many of the `epochs_done` epochs used every sample exactly once. `is_stuck`: it is
+    BROKEN, and no generation has followed for a while, so its peers may still wait for it."""
 
     id: int
     address: str

@@ -35,7 +35,8 @@ MODEL = "elastic"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The user's settings."""
+    """The user's settings. `policy`: how batch and learning rate follow the number of workers (POLICIES); `work_ms`:
+    the simulated work per sample, in milliseconds; `checkpoints`: the directory."""
 
     epochs: int
     samples: int

@@ -135,7 +135,7 @@ def _labelled(file: Path, numbers: dict[str, int], name: str) -> Labelled:
 
 
 def _check(file: Path) -> None:
-    """Raise BadRecord for a file that is not an image; reads only its header."""
+    """Raise BadRecord for a file that is missing or not an image; reads only its header."""
     if not file.is_file():
         raise BadRecord(f"picture {file.name} is missing")
     try:

@@ -49,7 +49,8 @@ VALIDATED_SHARE = 5
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The user's settings. `data_dir`: None for generated images."""
+    """The user's settings. `data_dir`: None for generated images. `labels`: a table of several labels per image, None
+    for one class each. `side`: of the square images, in pixels."""
 
     model: str
     data_dir: Path | None

@@ -42,8 +42,8 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The user's settings. `learning_rate`: the learning rate for one rank; it is multiplied by the number of
-    ranks."""
+    """The user's settings. `learning_rate`: the learning rate for one rank; it is multiplied by the number of ranks.
+    `is_validating`: the validation list is read and scored after each epoch."""
 
     data_dir: Path
     size: Size
