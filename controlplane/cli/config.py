@@ -35,7 +35,7 @@ class ConfigFile(TypedDict):
 
 class Config:
     """The settings of one run of `yard`. Environment variables override the config file, except with `context`: the
-    name of a context to use instead."""
+    name of a context to use instead. What reads the file raises CliError (2) if that is unreadable or malformed."""
 
     def __init__(self, environ: dict[str, str], context: str | None = None) -> None:
         named = ("TRAINYARD_URL", "TRAINYARD_TOKEN", "TRAINYARD_PROJECT") if context else ()
@@ -126,7 +126,7 @@ class Config:
 
     def save(self) -> None:
         """Write the file atomically, readable only by its owner (mode 0600). Its directory is created if it is
-        missing."""
+        missing. Raise OSError if it cannot be written."""
         import json
 
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), mode=0o700, exist_ok=True)

@@ -67,7 +67,8 @@ def require_changes(changes: object, command: str) -> None:
 
 
 def error_lines(error: CliError) -> list[str]:
-    """Return the lines to print for an error: the message, each line after `yard: `, and the hint."""
+    """Return the lines to print for an error: the lines of its message after `yard: ` (indented ones without it), and
+    the indented hint, if any."""
     lines = [*error.message.split("\n"), *([f"  {error.hint}"] if error.hint else [])]
     return [line if line.startswith("  ") else f"yard: {line}" for line in lines]
 

@@ -124,5 +124,5 @@ def checked_format(text: str) -> str:
 
 
 def standard_output(form: str, environ: dict[str, str]) -> Output:
-    """Return an Output to the standard streams of this process."""
+    """Return an Output to the standard streams of this process. `form`: the value of -o; `environ`: for colour."""
     return Output(form, environ, sys.stdout, sys.stderr)

@@ -27,7 +27,7 @@ class Session:
     @property
     def client(self) -> Client:
         """Return the client for the configured server and token; the first call creates it. Raise CliError (2) if the
-        selected context does not exist."""
+        config file, the selected context or the server's address is invalid."""
         if self._client is None:
             self._client = self.new_client()
         return self._client
@@ -46,7 +46,7 @@ class Session:
     @property
     def project(self) -> str:
         """Return the project's name: -p, else TRAINYARD_PROJECT, else the context's default. Raise CliError if there
-        is none."""
+        is none; its hint is to log in where no token is known."""
         name = self._project or self.config.project
         if not name and not self.config.token:
             raise CliError("not logged in", FORBIDDEN, LOG_IN)

@@ -113,7 +113,8 @@ class WebSocket:
 
     def receive(self) -> list[tuple[int, bytes]]:
         """Wait for bytes and return the messages (opcode, payload) that they complete; [] if none. Answers pings.
-        Raise Closed once the other side has closed the connection; messages received before that are returned first."""
+        Raise Closed once the other side has closed the connection; messages received before that are returned first.
+        Raise CliError for a malformed frame, OSError if the connection breaks."""
         if not self._ready:
             piece = self._socket.recv(65_536)
             if not piece:

@@ -138,7 +138,8 @@ class WsgiBridge:
         await self._deliver(made, scope, receive, send)
 
     def shutdown(self) -> None:
-        """Finish running requests and close the database connection of a single thread."""
+        """Block until the running requests have ended, then end the threads. Of several threads, only one closes its
+        database connection."""
         self._thread.shutdown()
 
     async def _made(self, scope: Scope, body: BinaryIO, size: int) -> _Answer:

@@ -91,7 +91,7 @@ class SetupLink(models.Model):
 
 
 class ServiceTicket(models.Model):
-    """A one-time ticket that signs a browser session in at a job's own host. Valid for seconds."""
+    """A one-time ticket that signs a browser session in at a job's own host. Valid for a minute."""
 
     digest = models.CharField(max_length=64, unique=True)
     session_key = models.CharField(max_length=40)

@@ -35,8 +35,8 @@ class StartRange:
 @dataclass(frozen=True, slots=True)
 class Prospect:
     """What is expected for a queued job. `placements`: where the next cycle starts it (`starts_now`), else where it
-    has a promise, else (). `victims`: the ids of the jobs that are stopped for it first. `range`: as `start_range`
-    returns."""
+    has a promise, else (). `victims`: the ids of the jobs that are stopped for it first. `range`: when it starts;
+    None if that cannot be estimated."""
 
     placements: tuple[PodPlacement, ...]
     starts_now: bool

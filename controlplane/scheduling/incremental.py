@@ -174,8 +174,8 @@ def _without_common_ends(one: Jobs, other: Jobs) -> tuple[Jobs, Jobs]:
 
 
 def _count_at_start(one: Jobs, other: Jobs) -> int:
-    """Return how many jobs at the beginning are equal. Whole blocks are compared, which takes a fifth of the time of
-    a loop over identical objects."""
+    """Return how many jobs at the beginning are equal. In the first block that differs, jobs count only up to the
+    first that is not the same object."""
     most = min(len(one), len(other))
     for first in range(0, most, BLOCK):
         mine, theirs = one[first : first + BLOCK], other[first : first + BLOCK]

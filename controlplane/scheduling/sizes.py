@@ -9,7 +9,7 @@ SLOWEST, FASTEST = 1e-6, 1e9
 
 
 def largest_size(sizes: Sequence[int], most: int) -> int:
-    """Return the largest allowed size up to `most`; 0 if there is none."""
+    """Return the largest allowed size up to `most` (`most` itself if all sizes are allowed); 0 if there is none."""
     if not sizes:
         return most
     below = bisect_right(sizes, most)
@@ -24,7 +24,7 @@ def nearest_sizes(sizes: Sequence[int], wanted: int) -> tuple[int, ...]:
 
 
 def next_size(sizes: Sequence[int], has: int) -> int:
-    """Return the smallest allowed size above `has`; 0 if there is none."""
+    """Return the smallest allowed size above `has` (`has` + 1 if all sizes are allowed); 0 if there is none."""
     if not sizes:
         return has + 1
     above = bisect_right(sizes, has)

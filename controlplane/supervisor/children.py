@@ -40,7 +40,7 @@ class Child:
 
     def start(self, now: float) -> None:
         """Start the process, in a process group of its own, so that Ctrl-C in the terminal reaches only the
-        supervisor."""
+        supervisor. `now`: in monotonic seconds. Raise OSError if the log or the program cannot be opened."""
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.program.arguments,

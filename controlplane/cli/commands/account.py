@@ -70,7 +70,8 @@ def whoami_arguments(parser: Parser) -> None:
 
 
 def whoami(args: Namespace, session: Session) -> int:
-    """Print the user name, whether the user is a site admin, and the role in each project."""
+    """Print the user name, the server, whether the token is read-only and the user a site admin, and the role in each
+    project."""
     who = session.get("whoami")
     rows: list[tuple[str, object]] = [
         ("User", who["username"]),

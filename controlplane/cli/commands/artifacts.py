@@ -67,7 +67,8 @@ def download_arguments(parser: Parser) -> None:
 
 
 def download(args: Namespace, session: Session) -> int:
-    """Write an artifact's files into a directory and verify each. A repeat continues an interrupted download."""
+    """Write an artifact's files into a directory and verify each. A repeat continues an interrupted download. Raise
+    CliError (5) if the artifact is not stored."""
     from controlplane.cli.dataset_sync import fetch_tree
 
     found, target = kept_artifact(session, args.artifact), Path(args.directory)

@@ -77,7 +77,7 @@ def cluster_view_arguments(parser: Parser) -> None:
 
 def cluster_view(args: Namespace, session: Session) -> int:
     """Print the scheduler's input as JSON, for a bug report; `controlplane.scheduling.replay` repeats the decision
-    with it."""
+    with it. With --anonymous names are replaced by numbers."""
     query = {"anonymous": True} if args.anonymous else {}
     session.output.line(json.dumps(session.client.get(f"{_path(args.name)}/view", query)))
     return DONE
@@ -99,7 +99,8 @@ def cluster_add_arguments(parser: Parser) -> None:
 
 
 def cluster_add(args: Namespace, session: Session) -> int:
-    """Attach a cluster, wait for its check and print the result. Exit code 1 if the cluster was refused."""
+    """Attach a cluster, wait for its check unless --no-wait, and print the result. Exit code 1 if a check failed. With
+    --dry-run attach nothing. Raise CliError (2) if the options do not say how to reach the cluster."""
     body = {"name": args.name, **_credentials(args), "settings": dict(args.set or [])}
     if len(body) == 2 and not args.engine:
         hint = "give --kubeconfig FILE or --in-cluster, or --engine KIND and its credentials"
@@ -149,8 +150,8 @@ def _half_life(text: str) -> _HalfLife:
 
 
 def cluster_edit(args: Namespace, session: Session) -> int:
-    """Change a cluster, wait for its check and print the result. An attached cluster keeps its settings until the new
-    ones pass."""
+    """Change a cluster, wait for its check unless --no-wait, and print the result; FAILED if a check failed. An
+    attached cluster keeps its settings until the new ones pass. Raise CliError (2) without a change."""
     changes = _credentials(args)
     if args.scheduler:
         changes["scheduler"] = args.scheduler
@@ -172,7 +173,8 @@ def cluster_check_arguments(parser: Parser) -> None:
 
 
 def cluster_check(args: Namespace, session: Session) -> int:
-    """Check a cluster again and print the result. Exit code 1 if a check failed."""
+    """Check a cluster again, wait for the end of that unless --no-wait, and print the result. Exit code 1 if a check
+    failed."""
     return _after(args, session, session.client.post(f"{_path(args.name)}/check"))
 
 

@@ -105,8 +105,8 @@ def candidates(typed: list[str]) -> list[str]:
 
 
 def _names(path: str, typed: list[str]) -> list[str]:
-    """Return the names from the server that may follow the command `path`; [] if the server does not answer within a
-    second."""
+    """Return the names from the server that may follow the command `path`; [] for a command that takes no such names,
+    and if the server does not answer within a second."""
     if path in _JOB_COMMANDS:
         return _listed("jobs", _project(typed))
     if path in _PROJECT_COMMANDS:

@@ -97,7 +97,8 @@ def init_arguments(parser: Parser) -> None:
 
 
 def init(args: Namespace, session: Session) -> int:
-    """Create an empty dataset, and remember in the directory that it belongs to the dataset."""
+    """Create an empty dataset, and remember on this machine that the directory belongs to it. Raise CliError (3) if
+    there is no such directory."""
     from controlplane.cli.dataset_sync import Binding
 
     if not os.path.isdir(args.directory):
@@ -131,8 +132,8 @@ def sync_arguments(parser: Parser) -> None:
 
 
 def sync(args: Namespace, session: Session) -> int:
-    """Create a version from the files of a directory. Only changed files are read, and only contents that the server
-    lacks are sent. Nothing is created if nothing changed."""
+    """Create a version from the files of a directory. Only changed files are read (with --full all), and only contents
+    that the server lacks are sent. Nothing is created if nothing changed."""
     from datasets.ingest.listing import Listing
 
     # Begun before the other imports and the requests, which then cost no time.
@@ -278,7 +279,8 @@ def clone_arguments(parser: Parser) -> None:
 
 
 def clone(args: Namespace, session: Session) -> int:
-    """Write a version's files into a directory. A repeat continues an interrupted clone."""
+    """Write a version's files into a directory, which then belongs to the dataset, except for a subset. A repeat
+    continues an interrupted clone."""
     from controlplane.cli.dataset_sync import Binding, fetch_version
 
     version, target = find_version(session, args.version), Path(args.directory)

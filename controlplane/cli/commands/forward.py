@@ -36,8 +36,8 @@ def port_forward_arguments(parser: Parser) -> None:
 
 
 def port_forward(args: Namespace, session: Session) -> int:
-    """Forward a local port to a port of a job until Ctrl-C. Each local connection gets its own connection to
-    the job."""
+    """Forward a local port to a port of a job until Ctrl-C. Each local connection gets its own connection to the job.
+    Raise CliError if the job does not declare the port (5) or cannot be reached."""
     local, port = args.ports
     job = find_job(session, args.name)
     declared = [one["port"] for one in job.get("ports") or []]

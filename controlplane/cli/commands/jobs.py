@@ -208,7 +208,7 @@ def suspend_arguments(parser: Parser) -> None:
 
 
 def suspend(args: Namespace, session: Session) -> int:
-    """Suspend each job: its pods end and it holds no GPUs until it is resumed."""
+    """Suspend each job: its pods end and it holds no GPUs until it is resumed. With --wait, wait until that is so."""
     body = {} if args.grace is None else {"grace_seconds": args.grace}
     return _each(args, session, "suspend", body, "suspended" if args.wait else "")
 

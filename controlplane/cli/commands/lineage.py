@@ -67,7 +67,8 @@ def _show(session: Session, path: str) -> int:
 
 
 def _lines(graph: Row) -> Iterator[str]:
-    """Yield one line per object in the graph, with those from which it was made indented below it."""
+    """Yield a line for each object of the graph with its sources indented below it. An object without sources has a
+    line of its own only if it is no source of another."""
     nodes = {one["key"]: one for one in graph["nodes"]}
     for one in graph["nodes"]:
         sources = [edge for edge in graph["edges"] if edge["target"] == one["key"]]

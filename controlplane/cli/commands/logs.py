@@ -60,7 +60,8 @@ def logs_arguments(parser: Parser) -> None:
 
 
 def logs(args: Namespace, session: Session) -> int:
-    """Print a job's log, or with --follow print new lines until the job ends."""
+    """Print a job's log as the options select it, with --follow also new lines until the job ends. If there is nothing
+    to print, the job's state is printed to standard error."""
     selection = Selection(args.rank, args.attempt, args.tail, args.search, args.timestamps, args.raw)
     identifier, said = _job_with_log(session, args.name)
     if args.follow:

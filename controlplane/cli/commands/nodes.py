@@ -158,7 +158,7 @@ def node_drain_arguments(parser: Parser) -> None:
 
 
 def node_drain(args: Namespace, session: Session) -> int:
-    """Cordon nodes and requeue the preemptible jobs on them; print the jobs."""
+    """Cordon nodes and requeue the preemptible jobs on them; print the jobs. With --dry-run only print them."""
     query = {"dry_run": True} if args.dry_run else None
 
     def drain(name: str) -> None:
@@ -186,7 +186,8 @@ def node_interruption_notice_arguments(parser: Parser) -> None:
 
 
 def node_interruption_notice(args: Namespace, session: Session) -> int:
-    """Announce that a node's provider will withdraw it soon; `yard node uncordon` withdraws the notice."""
+    """Announce that a node's provider will withdraw it in --in seconds; print the jobs that leave it. With --dry-run
+    only print them. `yard node uncordon` withdraws the notice."""
     query = {"dry_run": True} if args.dry_run else None
     path = f"{node_path(args.name)}/interruption-notice"
     answer = session.client.post(path, {"in_seconds": args.seconds}, query=query)
@@ -220,7 +221,8 @@ def pool_edit_arguments(parser: Parser) -> None:
 
 
 def pool_edit(args: Namespace, session: Session) -> int:
-    """Mark a node pool as spot or not. Elastic jobs that shrink remove workers on spot nodes first."""
+    """Mark a node pool as spot or not, of --cluster if several clusters have a pool of this name. Elastic jobs that
+    shrink remove workers on spot nodes first."""
     body = {"is_spot": args.spot} | ({"cluster": args.cluster} if args.cluster else {})
     answer = session.client.patch(f"node-pools/{quote(args.name, safe='')}", body)
     session.output.object(answer, f"node pool {args.name} is {'spot' if args.spot else 'not spot'}")

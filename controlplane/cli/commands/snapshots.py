@@ -85,7 +85,8 @@ def restore_arguments(parser: Parser) -> None:
 
 
 def restore(args: Namespace, session: Session) -> int:
-    """Create a volume with a snapshot's content. The snapshot and the volume that it was taken of stay unchanged."""
+    """Create a volume with a snapshot's content. The snapshot and the volume that it was taken of stay unchanged. With
+    --wait, wait until the new volume is ready."""
     snapshot = find_snapshot(session, args.snapshot)
     volume = session.client.post(f"snapshots/{snapshot['id']}/restore", {"name": args.to})
     like = f"--like {snapshot['job']} " if snapshot["job"] else "... "

@@ -57,8 +57,9 @@ def most_parts(nodes: Iterable[RawView]) -> int:
 
 
 def requests(pod: RawView, resource: str) -> Fraction:
-    """Return how much of a resource a pod requests, in its base unit, counted as kube-scheduler does: the larger of
-    the sum over its containers and the largest init container. Raise ValueError for an invalid quantity."""
+    """Return how much of a resource a pod requests, in its base unit, counted as kube-scheduler does: its overhead and
+    the larger of the sum over the containers and sidecars that run together and the most that an init container needs
+    beside earlier sidecars. Raise ValueError for an invalid quantity."""
     spec = pod.get("spec") or {}
     running = sum((_request(one, resource) for one in spec.get("containers") or ()), Fraction(0))
     beside = peak = Fraction(0)

@@ -90,8 +90,8 @@ class LogStreams:
             yield response.content
 
     def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> dict[str, str]:
-        """Wait for the rate limit, and return the request's headers. Blocks; credentials may come from a login
-        program."""
+        """Wait up to `turn_seconds` for the rate limit, and return the request's headers. Blocks; credentials may come
+        from a login program."""
         self._client.take_turn("GET", path, query, priority=FOLLOW, timeout_seconds=turn_seconds)
         return self._client.access.headers()
 

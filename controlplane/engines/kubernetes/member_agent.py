@@ -24,7 +24,8 @@ LOOK_SECONDS, AGE_SECONDS = 0.1, 1.0
 
 
 def main(directory: Path) -> None:
-    """Serve until the input ends. `directory`: shared with the program of the pod."""
+    """Write each membership that arrives on standard input to its file, and print reports on the status file, until
+    the input ends. `directory`: has both files; shared with the program of the pod."""
     wakeup, unread, reports = wakeup_pipe_of(directory), b"", Reports(directory / STATUS)
     while True:
         ready, _, _ = select.select([0, wakeup], [], [], LOOK_SECONDS)

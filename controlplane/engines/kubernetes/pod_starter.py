@@ -129,7 +129,8 @@ class PodStarter:
         raise EngineRefused(base.WAITING_FOR_OPERATOR, words, is_passing=True)
 
     def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:
-        """Write the devices that were chosen for a placed pod to its annotation. Does nothing if the pod is gone."""
+        """Write the devices that were chosen for a placed pod to its annotation, unless it has these already. `known`:
+        the pod as seen last; does nothing if that is None or the pod is gone."""
         if known is None or reports.devices_of(known) == spec.devices:
             return
         noted = {names.DEVICES: manifests.write_devices(spec.devices)}

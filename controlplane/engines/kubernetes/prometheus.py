@@ -43,8 +43,8 @@ def prometheus_at(url: str) -> Get:
 
 
 def prometheus_behind(client: Client, namespace: str, service: str, port: int) -> Get:
-    """Return a function `get(path, query)` that sends a GET to a service in the cluster, through the API server. It
-    raises EngineUnreachable if the service does not answer."""
+    """Return a function `get(path, query)` that sends a GET to a service in the cluster, through the API server, and
+    returns the JSON data. It raises EngineUnreachable if the request fails."""
     root = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy"
 
     def get(path: str, query: Mapping[str, str]) -> Any:

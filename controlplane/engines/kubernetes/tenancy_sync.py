@@ -81,8 +81,8 @@ class Syncer:
             raise refusal
 
     def _sweep(self, pods: Iterable[Raw]) -> EngineRefused | None:
-        """Remove old anchors, at most once per SWEEP_SECONDS. Return a refusal, after which the next call tries
-        again; else None."""
+        """Remove the anchors of attempts without any of `pods` that are older than GRACE_SECONDS; at most once per
+        SWEEP_SECONDS. Return a refusal, after which the next call tries again; else None."""
         # Stored only after a success.
         began_at = self._clock()
         if began_at - self._swept_at < SWEEP_SECONDS:
