@@ -50,7 +50,7 @@ def parse_size(text: str) -> int:
 
 
 def write_size(mib: int) -> str:
-    """Return MiB as text: 512 -> "512Mi"."""
+    """Return MiB as text, without a change of unit: 512 -> "512Mi", 2048 -> "2048Mi"."""
     return f"{mib}Mi"
 
 

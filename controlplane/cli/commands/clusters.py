@@ -150,7 +150,7 @@ def _half_life(text: str) -> _HalfLife:
 
 
 def cluster_edit(args: Namespace, session: Session) -> int:
-    """Change a cluster, wait for its check unless --no-wait, and print the result; FAILED if a check failed. An
+    """Change a cluster, wait for its check unless --no-wait, and print the result. Exit code 1 if a check failed. An
     attached cluster keeps its settings until the new ones pass. Raise CliError (2) without a change."""
     changes = _credentials(args)
     if args.scheduler:

@@ -62,8 +62,8 @@ def submit_arguments(parser: Parser) -> None:
 
 def submit(args: Namespace, session: Session) -> int:
     """Submit one job, or with --file many. The kind of one job is `interactive` with --interactive; else that of the
-    job named by --like; else `train`. Return 0, with --logs or --wait the ended job's exit code. Raise CliError (2)
-    for options that exclude each other."""
+    job named by --like; else `train`. Return 0, with --logs or --wait the ended job's exit code. With --dry-run
+    submit nothing. Raise CliError (2) for options that exclude each other."""
     default = "train" if args.like is None else None
     kind = "interactive" if args.interactive else default
     if args.file is None and args.name is None:

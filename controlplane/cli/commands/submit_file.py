@@ -23,9 +23,9 @@ _PLACE = re.compile(r"\A/jobs/(\d+)")
 
 
 def submit_file(args: Namespace, session: Session, shared: Body) -> int:
-    """Submit every job of the file --file, in batches. `shared`: fields for jobs that do not set them. Print which
-    jobs were accepted, also if a later batch is refused. Raise CliError (2) for duplicate names, ApiError for a
-    refused batch."""
+    """Submit every job of the file --file, in batches; with --dry-run only have them checked. `shared`: fields for jobs
+    that do not set them. Print which jobs were accepted, also if a later batch is refused. Raise CliError (2) for
+    duplicate names, ApiError for a refused batch."""
     bodies = [{**shared, **body} for body in read_jobs(args.file)]
     names = Counter(body["name"] for body in bodies if isinstance(body.get("name"), str))
     if twice := [name for name, count in names.items() if count > 1]:

@@ -19,7 +19,8 @@ _ENDING_SECONDS = 2.0
 
 class LocalProcess:
     """A command in a local pod; implements engines.base.Process. `pid`: of the pod's process whose environment it
-    gets. `fileno` returns an epoll descriptor that is readable when either output is."""
+    gets. `fileno` returns an epoll descriptor that is readable when either output is. Raise EngineRefused if the
+    system cannot start it."""
 
     def __init__(self, prepared: Prepared, pid: int, command: Sequence[str]) -> None:
         words = ["sh", "-c", RUN_SCRIPT, "sh", *command]

@@ -13,7 +13,8 @@ _TRIES = 100
 
 def lease_ports(folder: Path, pod_name: str, declared: Iterable[int]) -> dict[int, int]:
     """Lease a free host port to the pod for each declared port, until `release_ports`. Return {declared port: host
-    port}. `folder`: the leases, one file per host port. Raise OSError if no free port is found."""
+    port}. `folder`: the leases, one file per host port. Raise OSError if no free port is found; what was leased
+    before in the call stays leased."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {port: _lease(folder, pod_name) for port in declared}
 

@@ -15,7 +15,8 @@ _CONTROL_PORT = re.compile(r"(--control-port )\S+:(\d+)")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Replace this process by the command that mpirun wants on a host, with the variables of the pod of that name."""
+    """Replace this process by the command that mpirun wants on a host, with the variables of the pod of that name.
+    `arguments`: those after the program's name, see above. Raise KeyError for another host."""
     ranks, *rest = arguments
     while rest[0].startswith("-"):
         rest.pop(0)

@@ -99,7 +99,7 @@ def _refusal(error: OSError, prepared: Prepared) -> EngineRefused:
 
 class LocalShell:
     """A shell on a terminal in a local pod; implements engines.base.Shell. `pid`: of the pod's process whose
-    environment it gets."""
+    environment it gets. Raise EngineRefused if the pod has no shell or it cannot be started."""
 
     def __init__(self, prepared: Prepared, pid: int, columns: int, rows: int) -> None:
         program = _shell_of(prepared)
