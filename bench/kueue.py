@@ -150,7 +150,7 @@ class _Play:
         self._run = Run()
 
     def run(self) -> Run:
-        """Return the measurements of the whole run."""
+        """Play the scenario until no workload is left. Return the measurements of the whole run."""
         now, at = 0.0, 0
         while at < len(self._arrivals) or self._ends:
             began = time.process_time()

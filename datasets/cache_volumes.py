@@ -34,7 +34,7 @@ class Caches(Protocol):
     """Interface of the caches of a location, implemented by CacheStore and VolumeCaches."""
 
     def manifests(self) -> Mapping[str, Manifest]:
-        """Return the manifests of all complete trees."""
+        """Return the manifests of all complete trees, by key."""
 
     def lacking_bytes(self, manifest: Manifest) -> int:
         """Return the bytes of contents that a fill would have to copy."""

@@ -54,8 +54,8 @@ def link_entry(path: str, target: str) -> Entry:
 
 
 def checked(entries: Sequence[Entry], most_bytes: int) -> tuple[Entry, ...]:
-    """Return the entries sorted as in the manifest. Raises TreeRefused for paths and links that leave the
-    tree, conflicting paths, and a tree with no files, too many files or more than `most_bytes`."""
+    """Return the entries sorted as in the manifest. Raises TreeRefused for malformed hashes, sizes and paths, links
+    that leave the tree, conflicting paths, and a tree with no files, too many files or more than `most_bytes`."""
     if not entries:
         raise TreeRefused("tree_empty", "The tree has no files.")
     if len(entries) > FILES_MOST:

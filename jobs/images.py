@@ -45,7 +45,7 @@ def image_notice(project: Project, spec: Mapping[str, Any]) -> str | None:
 
 
 def image_notices(project: Project, specs: Sequence[Mapping[str, Any]]) -> list[str | None]:
-    """Return each job's warning or None; reads the catalogue at most once, and only if a job needs it."""
+    """Return for each job what `image_notice` returns; reads the catalogue at most once, and only if a job needs it."""
     cluster = project.cluster
     images = [str(spec["image"]) if spec.get("image") and spec.get("command") else None for spec in specs]
     if engine_kind(cluster.engine).runs_containers or not any(images):

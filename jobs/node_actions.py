@@ -71,9 +71,9 @@ def interrupt_node(node: Node, in_seconds: int, *, actor: Actor) -> list[Job]:
 
 
 def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
-    """Record that a node is dead and cordon it: its pods fail as `node_lost` and release their devices, after
-    which the loop requeues their jobs. Returns the jobs. Raises Forbidden unless the actor is an admin, Conflict
-    if the node is ready."""
+    """Record that a node is dead and cordon it: its pods fail as `node_lost` and release their devices, after which the
+    loop requeues their jobs. Returns the jobs. Raises Forbidden unless the actor is an admin, Conflict if the node is
+    ready and its cluster answers."""
     require_admin(actor)
     with transaction.atomic():
         reread(node, lock=True)

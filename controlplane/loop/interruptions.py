@@ -79,8 +79,8 @@ def _shorten_graces(nodes: Mapping[int, Node], now: datetime) -> None:
 
 def hasten_owed(cluster: Cluster, plan: Plan) -> None:
     """Shorten the grace period of jobs that leave interrupted nodes to STOP_GRACE_SECONDS, if the plan promises their
-    GPUs to projects below their fair share. Such a job may hold GPUs of other nodes too, and its own grace period may
-    be minutes."""
+    GPUs to queued jobs of other projects that are below their fair share, or to missing workers of other projects'
+    jobs. Such a job may hold GPUs of other nodes too, and its own grace period may be minutes."""
     owed = {one.project for one in plan.shares if one.allocated_milli_gpus < one.fair_share_milli_gpus}
     wanted: dict[tuple[str, int], str] = {}
     # Promised jobs are the first; the others of a long queue need not be explained for this.

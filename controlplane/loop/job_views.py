@@ -128,8 +128,8 @@ def _rank(row: Mapping[str, Any], *, is_preempted: bool) -> int:
 
 
 def _expected_runtime(request: _Request, learned_seconds: int | None) -> int | None:
-    """Return the declared run time in seconds, else the learned one; at most the job's time limit. None if all three
-    are unknown."""
+    """Return the declared run time in seconds, else the learned one, else the job's time limit; never more than that
+    limit. None if all three are unknown."""
     expected, most = request.declared_seconds or learned_seconds, request.most_seconds
     if expected is None or most is None:
         return most if expected is None else expected

@@ -200,8 +200,8 @@ class _Cycle:
         return None if self._can_stay_in_share(job_class) else self._cause_of_refusal(job_class)
 
     def _can_stay_in_share(self, job_class: JobClass) -> bool:
-        """Return whether the project stays within its share with the next job of a class, perhaps in the place of
-        other jobs of the project."""
+        """Return whether no limit forbids the next job of a class, and its project stays within its share with it,
+        perhaps in the place of other jobs of the project."""
         item = job_class.head
         return not self._moves.must_not_start(item) and (
             item.is_in_share or self._moves.could_replace_own(item)

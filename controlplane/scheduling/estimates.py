@@ -119,7 +119,8 @@ def _not_before(due: int, found: StartRange) -> StartRange:
 
 
 def _follow(early: Course, late: Course, wanted: Collection[str], is_over: Callable[[], bool]) -> None:
-    """Run both simulations in equal steps until all jobs have started in both, or `is_over()` returns True."""
+    """Run both simulations in equal steps, STEPS at most, until all jobs have started in both or `is_over()` returns
+    True."""
     for step in range(STEPS):
         for course in (early, late):
             if all(job in course.starts for job in wanted):

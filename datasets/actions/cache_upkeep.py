@@ -82,7 +82,8 @@ def distrust_caches(digests: Collection[bytes]) -> None:
 
 
 def aged_caches(location: CacheLocation) -> list[Aged]:
-    """Return those caches of a location that use space and could be removed: ready and failed ones."""
+    """Return those caches of a location that use space, the ready and the failed ones, with what decides whether they
+    are removed."""
     wanted = wanted_versions(location)
     rows = Cache.objects.filter(location=location, state__in=(Cache.READY, Cache.FAILED))
     return [

@@ -85,7 +85,7 @@ def finish_registration(registration_id: str, version: DatasetVersion, left_out:
 
 
 def fail_registration(registration_id: str, code: str, message: str) -> None:
-    """Mark a registration (by id) as failed, with a reason code and a message."""
+    """Mark an unfinished registration (by id) as failed, with a reason code and a message."""
     words = {"reason": code, "message": message[:LONGEST_MESSAGE]}
     _end(registration_id, state=DatasetRegistration.FAILED, **words)
 

@@ -70,7 +70,7 @@ class CacheStore:
         return {path.name for path in (self.root / "manifests").iterdir()}
 
     def manifests(self) -> dict[str, Manifest]:
-        """Return the manifests of all complete trees."""
+        """Return the manifests of all complete trees, by key."""
         found = {key: self._manifest(key) for key in self.keys() if self.tree(key).is_dir()}
         return {key: manifest for key, manifest in found.items() if manifest is not None}
 
@@ -334,7 +334,7 @@ class CacheStore:
             os.rename(fresh, self.root / "manifests" / key)
 
     def _only_here(self, key: str) -> int:
-        """Return the bytes of the contents that no other tree uses."""
+        """Return the bytes of those of the tree's contents that no other tree uses; 0 if it has no manifest."""
         manifest = self._manifest(key)
         if manifest is None:
             return 0

@@ -226,7 +226,7 @@ class TreeFill:
         return True
 
     def _is_intact(self, name: str) -> bool:
-        """Verify a content's first file by reading it. Removes it if it is incomplete or damaged."""
+        """Return whether a content's first file, which is read, is complete and undamaged; remove it if it is not."""
         # It may be large.
         self._budget.check()
         path = self._path[name]
@@ -307,7 +307,8 @@ class TreeFill:
             os.close(file)
 
     def _repeat(self, names: Iterable[str]) -> None:
-        """Create the other files of contents of which one exists."""
+        """Create the other files of the contents with these store names, of which one file exists each, as hard links
+        to it; as a copy where it can have no more links."""
         for name in names if self._others else ():
             for path in self._others.get(name, ()):
                 try:

@@ -151,7 +151,8 @@ class FolderVolumes(VolumeFiles):
         self._make_volume(volume, self._snapshot(snapshot) / "tree", budget, report)
 
     def remove(self, volume: str) -> None:
-        """Remove a volume with its content; snapshots stay."""
+        """Remove a volume with its content; snapshots stay. Does nothing for a missing one. Raises Blocked if the
+        folder cannot be changed."""
         self._remove(self.path(volume))
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:

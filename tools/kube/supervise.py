@@ -75,7 +75,8 @@ def main() -> int:
 
 
 def take_lock(state_dir: Path) -> int:
-    """Return the descriptor of a locked lock file in the directory."""
+    """Put a lock file with this process's id into the directory, in the place of another one, and lock it. Return its
+    descriptor."""
     path = state_dir / f"lock.{os.getpid()}"
     lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     # Locked before it has its final name, so that it is never mistaken for the file of a dead cluster.

@@ -128,7 +128,8 @@ class Mailbox:
             pass
 
     def status(self) -> Status | None:
-        """Return the last status that the worker wrote; None before the first."""
+        """Return the last status that the worker wrote; None before the first. Raises as `read_status`, and ValueError
+        if the file is no JSON."""
         try:
             return read_status(json.loads((self._directory / STATUS).read_text()))
         except FileNotFoundError:
@@ -150,13 +151,14 @@ class Mailbox:
 
 
 def read_membership(data: Mapping[str, Any]) -> Membership:
-    """Return the membership from the parsed JSON of a membership file."""
+    """Return the membership from the parsed JSON of a membership file. Raises KeyError, TypeError or ValueError for a
+    malformed one."""
     members = tuple(Member(**member) for member in data["members"])
     return Membership(int(data["generation"]), members, int(data.get("loss", 0)))
 
 
 def read_status(data: Mapping[str, Any]) -> Status:
-    """Return the status from the parsed JSON of a status file."""
+    """Return the status from the parsed JSON of a status file. Raises KeyError or TypeError for a malformed one."""
     return Status(**{**data, "switches": [Switch(**switch) for switch in data["switches"]]})
 
 

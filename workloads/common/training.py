@@ -95,7 +95,7 @@ def train(make: Callable[[RankInfo], Program], plan: Plan) -> int:
 
 
 class Training:
-    """One rank's part of a training."""
+    """One rank's part of a training. Creating it raises ValueError if the samples do not fill one step of all ranks."""
 
     def __init__(self, program: Program, plan: Plan, use: DeviceUse, rank_info: RankInfo) -> None:
         torch.manual_seed(SEED + rank_info.rank)
