@@ -25,9 +25,10 @@ class Account:
     allocated.
 
     `running`: held by jobs that started before this cycle and that it keeps; only these can become victims. `sizes`:
-    how many of them there are, by milli-GPUs per job. `changes`: incremented by every change of `running` or `sizes`,
-    so that cached values are known to be outdated. `growth`: what active jobs request beyond `allocated` (see
-    `_growth`). `rank`: lower is older. `usage`: the fraction of the cluster that was used recently, 0 to 1.
+    how many of them there are, by milli-GPUs per job; `placed`: the same for the jobs that this cycle starts or
+    promises capacity. `changes`: incremented by every change of `running` or `sizes`, so that cached values are known
+    to be outdated. `growth`: what active jobs request beyond `allocated` (see `_growth`). `rank`: lower is older.
+    `usage`: the fraction of the cluster that was used recently, 0 to 1.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Account:
     running: int = 0
     growth: int = 0
     sizes: Counter[int] = field(default_factory=Counter)
+    placed: Counter[int] = field(default_factory=Counter)
     changes: int = 0
 
     @property
@@ -93,12 +95,24 @@ class Account:
             if not is_preemptible:
                 account.fixed += milli_gpus
                 account.held_fixed += milli_gpus
+            account._place(milli_gpus)
 
     def promise(self, milli_gpus: int, is_preemptible: bool) -> None:
         """Count a job to which capacity is promised; negative `milli_gpus` undo that."""
         for account in self.line():
             account.allocated += milli_gpus
             account.fixed += 0 if is_preemptible else milli_gpus
+            account._place(milli_gpus)
+
+    def _place(self, milli_gpus: int) -> None:
+        size = abs(milli_gpus)
+        self.placed[size] += (milli_gpus > 0) - (milli_gpus < 0)
+        if not self.placed[size]:
+            del self.placed[size]
+
+    def sizes_with_plan(self) -> Mapping[int, int]:
+        """Return how many jobs hold GPUs of this account once the plan is carried out, by milli-GPUs per job."""
+        return self.sizes + self.placed if self.placed else self.sizes
 
     def stop(self, milli_gpus: int) -> None:
         """Count a running preemptible job of this size as stopping."""

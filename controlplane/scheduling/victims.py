@@ -158,9 +158,9 @@ class VictimPolicy(Protocol):
 class PreemptPolicy(VictimPolicy):
     """Which jobs may be stopped: preemptible ones of strictly lower priority in the same project.
 
-    After they stop, the running jobs of the project, and those of its department, must be able to fill as much of its
-    quota and of its entitlement as before (`accounts.most_inside`). A victim of the waiting job's size does not
-    count, because that job runs in its place.
+    After they stop, the jobs of the project, and those of its department, must be able to fill as much of its quota and
+    of its entitlement as before (`accounts.most_inside`). Jobs count that run, start or have a promise, as they will in
+    the next cycle. A victim of the waiting job's size does not count, because that job runs in its place.
     """
 
     name: ClassVar[str] = "preempt"
@@ -172,9 +172,12 @@ class PreemptPolicy(VictimPolicy):
 
     @property
     def signature(self) -> Hashable:
-        """What the policy's verdicts depend on: the project, the milli-GPUs that it and its department hold, and the
-        job's priority."""
-        holds = tuple((account.running, account.allocated) for account in self._account.line())
+        """What the policy's verdicts depend on: the project, what it and its department hold, and the job's
+        priority."""
+        holds = tuple(
+            (account.running, account.allocated, tuple(sorted(account.placed.items())))
+            for account in self._account.line()
+        )
         return self.name, self._account.name, holds, self._priority
 
     def concerns(self, victim_account: Account) -> bool:
@@ -196,7 +199,7 @@ class PreemptPolicy(VictimPolicy):
         # The waiting job replaces one victim of its own size.
         taken[self._request] -= 1
         return all(
-            _lost(account.sizes, taken, bound) <= 0
+            _lost(account.sizes_with_plan(), taken, bound) <= 0
             for account in self._account.line()
             for bound in (account.quota, account.entitled)
         )

@@ -248,3 +248,18 @@ def test_for_one_pod_the_set_is_the_least_costly_of_all(seed):
         found = find_victims(item.request, state.capacity.soon, policy, state.candidates)
         best = brute_force(item.request, state, policy)
         assert (found and preemption_cost(found)) == (best and preemption_cost(best))
+
+
+def test_what_a_project_keeps_inside_its_quota_includes_the_jobs_that_start_now():
+    """Beside `starts3`, which borrows, the project may lose what runs inside its quota in the same cycle."""
+    jobs = [
+        running(job("low1", "a", 1, priority=LOW), ("n0", [0])),
+        running(job("low2", "a", 1, priority=LOW), ("n0", [1])),
+        job("starts3", "a", 1, priority=HIGH),
+        job("high4", "a", 2, priority=HIGH),
+        job("owed5", "b", 4),
+    ]
+    projects = [project("a", 1, weight=0), project("b", 4)]
+    plan = decide(view([node("n0", 2), node("n1", 1), node("n2", 1)], projects, jobs))
+    assert names(plan.starts) == ["starts3"]
+    assert {one.job: one.beneficiary for one in plan.preempts} == {"low1": "high4", "low2": "high4"}
