@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,6 +103,20 @@ def fit_together(jobs: Sequence[Job], rooms: Rooms, later: Later | None = None) 
     unchanged afterwards."""
     by_size = sorted(jobs, key=lambda one: -one.view.milli_gpus)
     return _place(by_size, 0, (rooms, later), 0, "")
+
+
+def take_together(
+    view: ClusterView, placed: Mapping[str, Sequence[PodPlacement]], rooms: Rooms, later: Later | None
+) -> bool:
+    """Take the capacity of these jobs (ids), now and in `later`, until some of it is not free. Return whether all
+    of it was."""
+    jobs = {job.id: job for job in view.jobs}
+    for name, placements in placed.items():
+        for pod in placements if later is not None else ():
+            later.change(name, jobs[name], pod, -1)
+        if not rooms.take_all(jobs[name], placements):
+            return False
+    return True
 
 
 def _place(jobs: Sequence[Job], at: int, trial: tuple[Rooms, Later | None], rank: int, pool: str) -> bool:

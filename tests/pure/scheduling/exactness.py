@@ -19,12 +19,13 @@ from controlplane.scheduling.view import (
     ProjectView,
     placements_from_lists,
 )
-from tests.pure.scheduling.brute import Job, Rooms, fit_together
+from tests.pure.scheduling.brute import Job, Rooms, fit_together, take_together
 from tests.pure.scheduling.builders import GROWING, apply
 from tests.pure.scheduling.gang_place import gang_place
 from tests.pure.scheduling.plan_sums import (
     all_newcomers,
     brute_job,
+    common_accounts,
     holds,
     members_of,
     milli_gpus_of,
@@ -45,11 +46,13 @@ def violations(view: ClusterView) -> list[str]:
 
 
 def settles(view: ClusterView, plan: Plan) -> bool:
-    """Return whether nothing changes any more within five cycles; ten if queued elastic jobs will request more
-    workers. A preemption for an aged gang starts the count again, since projects that lost GPUs to it reclaim
-    others."""
+    """Return whether nothing changes any more within five cycles, six for jobs of three priorities; ten if queued
+    elastic jobs will request more workers. A preemption for an aged gang starts the count again, since projects
+    that lost GPUs to it reclaim others."""
     is_elastic = any(job.state == "queued" and job.min_pods is not None for job in view.jobs)
-    most = 2 * MOST_CYCLES if view.name == GROWING and is_elastic else MOST_CYCLES
+    # What one priority stops may stop a lower one, or reclaim from others: each time a cycle to stop and one to start.
+    most = max(MOST_CYCLES, 2 * len({job.priority for job in view.jobs}))
+    most = 2 * MOST_CYCLES if view.name == GROWING and is_elastic else most
     left = most
     while left and _changes(plan):
         left = most if any(one.kind == "ageing" for one in plan.preempts) else left - 1
@@ -153,40 +156,38 @@ def victims_are_needed(view: ClusterView, plan: Plan) -> bool:
 
 def each_newcomer_needs_its_victims(view: ClusterView, plan: Plan) -> bool:
     """Return whether each newcomer needs each of its own victims: if it stayed, and all others are placed as
-    planned, the newcomer would not fit."""
+    planned, the newcomer would not fit. One that must not delay the gang with the reservation may fit only beside
+    its place."""
     placed = {start.job: start.placements for start in plan.starts}
     placed |= {hold.job: promised_to(hold) for hold in plan.holds if hold.is_promised}
     placed |= {one.job: one.placements for one in plan.growth}
     wanted: dict[str, list[Job]] = {}
     for job in all_newcomers(view, plan):
         wanted.setdefault(job.name, []).append(job)
+    place = gang_place(view, plan) if plan.preempts else None
     for preempt in plan.preempts:
         if _leaves_what_is_needed(view, plan, preempt):
             continue
         gone = {one.job for one in plan.preempts} - {preempt.job}
-        rooms = Rooms(view, staying(view, gone))
-        jobs = {job.id: job for job in view.jobs}
-        is_clash = False
-        for name, placements in placed.items():
-            if name != preempt.beneficiary:
-                is_clash = is_clash or not rooms.take_all(jobs[name], placements)
-        if not is_clash and fit_together(wanted[preempt.beneficiary], rooms):
+        rooms, later = Rooms(view, staying(view, gone)), None if place is None else place.without(gone)
+        others = {name: pods for name, pods in placed.items() if name != preempt.beneficiary}
+        if take_together(view, others, rooms, later) and fit_together(
+            wanted[preempt.beneficiary], rooms, later
+        ):
             return False
     return True
 
 
 def _leaves_what_is_needed(view: ClusterView, plan: Plan, preempt: Preempt) -> bool:
-    """Return whether a job that is preempted for another one of its project would, if it stayed, take the project
-    or its department above the limit, or the project above the quota up to which it reclaims from others."""
-    if preempt.kind != "preempt":
-        return False
+    """Return whether a victim would, if it stayed, take its project or department above the limit, or its project
+    above the quota up to which it reclaims from others. Only accounts that are also the beneficiary's count."""
     jobs = {job.id: job for job in view.jobs}
     own, kept = project_of(view, preempt.project), milli_gpus_of(jobs[preempt.job])
-    for account in (own, *(one for one in view.departments if one.name == own.department)):
+    for account in common_accounts(view, preempt):
         held = sum(sums_with_promises(view, plan, members_of(view, account.name)))
         if account.limit_milli_gpus is not None and held + kept > account.limit_milli_gpus:
             return True
-    is_reclaimed_too = any(
+    is_reclaimed_too = preempt.kind == "preempt" and any(
         one.kind == "reclaim" and one.beneficiary == preempt.beneficiary for one in plan.preempts
     )
     held = sum(sums_with_promises(view, plan, {own.name}))

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from controlplane.scheduling.feasibility import FeasibilityCheck
-from controlplane.scheduling.plan import Hold, Plan
+from controlplane.scheduling.plan import Hold, Plan, Preempt
 from controlplane.scheduling.view import (
     ClusterView,
+    DepartmentView,
     JobView,
     PodPlacement,
     ProjectView,
@@ -40,6 +41,13 @@ def project_of(view: ClusterView, name: str) -> ProjectView:
 
 def members_of(view: ClusterView, name: str) -> set[str]:
     return {name} | {project.name for project in view.projects if project.department == name}
+
+
+def common_accounts(view: ClusterView, preempt: Preempt) -> list[ProjectView | DepartmentView]:
+    """Return the project and the department that a victim and its beneficiary have in common."""
+    own, gaining = project_of(view, preempt.project), project_of(view, preempt.beneficiary_project)
+    department = own.department if own.department == gaining.department else None
+    return [*([own] if own is gaining else []), *(one for one in view.departments if one.name == department)]
 
 
 def running_sums(view: ClusterView, plan: Plan, members: set[str]) -> tuple[int, int]:

@@ -163,6 +163,14 @@ def _ends(submits: list[str], gpus: int, is_stepwise: bool):
         # What a project keeps was judged without the jobs that the plan starts, so it was cut a cycle later.
         (replacing_view, 5000942),
         (replacing_view, 8610),
+        # What is kept for a gang is no room for a job that must not delay it (test of each newcomer).
+        (random_view, 9036620),
+        (random_view, 9046028),
+        # With the victim its department, which the newcomer shares, would be above its limit.
+        (replacing_view, 9101509),
+        # Jobs of three priorities stop one another in turn, which takes six cycles.
+        (replacing_view, 8197),
+        (replacing_view, 9003171),
     ],
 )
 def test_views_that_once_violated_a_property(draw, seed):
