@@ -75,8 +75,8 @@ class ServicesHost:
 
 def services_host(setting: str, public_url: str, port: int) -> ServicesHost:
     """Return the parent host of jobs' pages for `setting` (TRAINYARD_SERVICES_HOST); if it is "", `localhost` with
-    `port`. `public_url` gives the scheme, and the port if the setting has none. Raise SettingInvalid for an invalid
-    name or port."""
+    `port`, over http. Else `public_url` gives the scheme, and the port if the setting has none. Raise SettingInvalid
+    for an invalid name or port."""
     if not setting:
         return ServicesHost("http", LOCAL, f":{port}")
     name, colon, given_port = setting.lower().partition(":")

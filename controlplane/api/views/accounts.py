@@ -224,7 +224,8 @@ class UserDetail(ApiView):
 
 
 def _keep_session(call: Call, user: User) -> None:
-    """Keep the caller signed in after changing their own password, which ends all other sessions of theirs."""
+    """Keep the caller's session after a change of their own password, which ends all other sessions of theirs. Does
+    nothing for a token, and for another user's password."""
     if not call.actor.token_prefix and call.actor.user == user:
         update_session_auth_hash(call.request._request, user)
 

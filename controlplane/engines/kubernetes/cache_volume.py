@@ -97,7 +97,7 @@ class CacheVolume:
 
     def _start(self, task: CacheTask) -> None:
         """Create the pod for this task, or find the one that an earlier call for this task created. Raise Blocked
-        while another task uses the volume."""
+        while the pod of another task, or one that is being deleted, exists, and if the cluster refuses the pod."""
         if self._pod.create(data_pod_objects.cache_pod(self._project, self._profile, self._claim, task)):
             return
         found = self._pod.found()

@@ -230,8 +230,8 @@ _CODES = {
 
 
 def _numbers(bound: str, queue: Mapping[str, Any] | None, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the numbers that KAI compared, by our names. KAI reports 0 for an absent bound, so a bound of 0 is kept
-    only if it is `bound`, which caused the refusal."""
+    """Return the numbers that KAI compared, by our names; {} without `queue`, KAI's report of them. KAI reports 0 for
+    an absent bound, so a bound of 0 is kept only if it is `bound`, which caused the refusal."""
     if queue is None:
         return {}
     fields = {

@@ -89,7 +89,8 @@ def prometheus(value: Any) -> dict[str, Any]:
 
 def topology(value: Any) -> dict[str, str]:
     """Return {"topology": NAME, "requiredTopologyLevel": LABEL, "preferredTopologyLevel": LABEL}: a KAI Topology, and
-    its levels within which a gang must or should stay; {} means none. Raise Refused for other values."""
+    its levels within which a gang must or should stay, of which one may be missing; {} means none. Raise Refused for
+    other values."""
     readers = {
         "topology": object_name,
         "requiredTopologyLevel": qualified_name,
