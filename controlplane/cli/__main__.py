@@ -116,7 +116,8 @@ def _call(module: ModuleType, command: registry.Command, args: object) -> int:
             from controlplane.cli.watch import watch_command
 
             return watch_command(function, args, session)
-        return int(function(args, session))
+        # A command returns None after success.
+        return int(function(args, session) or DONE)
     finally:
         session.close()
 

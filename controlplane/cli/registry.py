@@ -1,7 +1,7 @@
 """The table of all `yard` commands and their modules. A module is imported only when its command runs.
 
-A command `"list jobs"` with target `jobs:list_jobs` is the function `list_jobs(args, session) -> int` in
-`commands/jobs.py`; `list_jobs_arguments(parser)` beside it declares its arguments.
+A command `"list jobs"` with target `jobs:list_jobs` is `list_jobs(args, session)` in `commands/jobs.py`. It
+returns the exit code, None for 0. `list_jobs_arguments(parser)` beside it declares its arguments.
 """
 
 from __future__ import annotations

@@ -16,7 +16,9 @@ SETTLE_SECONDS = 0.3
 _CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 
-def watch_command(function: Callable[[Namespace, Session], int], args: Namespace, session: Session) -> int:
+def watch_command(
+    function: Callable[[Namespace, Session], int | None], args: Namespace, session: Session
+) -> int:
     """Print the output of the command `function`, then again whenever a change in the control plane changes it, until
     Ctrl-C. Return 0."""
     shown: str | None = None
@@ -40,7 +42,7 @@ def watch_command(function: Callable[[Namespace, Session], int], args: Namespace
         changes.close()
 
 
-def _captured(function: Callable[[Namespace, Session], int], args: Namespace, session: Session) -> str:
+def _captured(function: Callable[[Namespace, Session], int | None], args: Namespace, session: Session) -> str:
     """Run the command `function` and return its output as text, with the colours that it has on the terminal."""
     real, session.output.stream = session.output.stream, io.StringIO()
     try:

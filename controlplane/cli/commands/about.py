@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from controlplane.cli import registry
-from controlplane.cli.errors import DONE, MEANINGS, USAGE, CliError
+from controlplane.cli.errors import MEANINGS, USAGE, CliError
 from controlplane.cli.parsing import Parser, nearest
 from controlplane.cli.session import Session
 from controlplane.cli.version import VERSION
@@ -22,10 +22,9 @@ def version_arguments(parser: Parser) -> None:
     parser.examples = ["yard version"]
 
 
-def version(args: Namespace, session: Session) -> int:
+def version(args: Namespace, session: Session) -> None:
     """Print the version of this program."""
     session.output.object({"version": VERSION}, f"yard {VERSION}")
-    return DONE
 
 
 def help_arguments(parser: Parser) -> None:
@@ -35,10 +34,9 @@ def help_arguments(parser: Parser) -> None:
     )
 
 
-def help_(args: Namespace, session: Session) -> int:
+def help_(args: Namespace, session: Session) -> None:
     """Print the overview, or the help on one command or topic."""
     session.output.stream.write(_topic(args.topic))
-    return DONE
 
 
 def overview() -> str:

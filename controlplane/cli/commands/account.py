@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from controlplane.cli import formats
 from controlplane.cli.client import Client
-from controlplane.cli.errors import DONE, UNREACHABLE, USAGE, ApiError, CliError
+from controlplane.cli.errors import UNREACHABLE, USAGE, ApiError, CliError
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 
@@ -37,7 +37,7 @@ def login_arguments(parser: Parser) -> None:
     )
 
 
-def login(args: Namespace, session: Session) -> int:
+def login(args: Namespace, session: Session) -> None:
     """Get an API token for a name and password, or read one; check it and store it in the config file, which only its
     owner can read."""
     url = args.url.rstrip("/")
@@ -49,27 +49,25 @@ def login(args: Namespace, session: Session) -> int:
     session.output.object(
         who, f"logged in to {url} as {who['username']}; remembered as {name} in {session.config.path}"
     )
-    return DONE
 
 
 def logout_arguments(parser: Parser) -> None:
     parser.examples = ["yard logout"]
 
 
-def logout(args: Namespace, session: Session) -> int:
+def logout(args: Namespace, session: Session) -> None:
     """Remove the stored token from the config file; on the server it stays valid until it is revoked."""
     session.config.forget_token()
     session.output.say(
         f"the token for {session.config.url} is removed from this machine; revoke it with: yard token revoke ID"
     )
-    return DONE
 
 
 def whoami_arguments(parser: Parser) -> None:
     parser.examples = ["yard whoami", "yard whoami -o json"]
 
 
-def whoami(args: Namespace, session: Session) -> int:
+def whoami(args: Namespace, session: Session) -> None:
     """Print the user name, the server, whether the token is read-only and the user a site admin, and the role in each
     project."""
     who = session.get("whoami")
@@ -81,7 +79,6 @@ def whoami(args: Namespace, session: Session) -> int:
         ("Roles", formats.pairs(who.get("roles"))),
     ]
     session.output.object(who, formats.fields(rows))
-    return DONE
 
 
 def _token(args: Namespace, url: str, session: Session) -> str:

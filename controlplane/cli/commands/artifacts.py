@@ -10,7 +10,7 @@ from typing import Any
 from controlplane.cli import formats
 from controlplane.cli.commands.datasets import FILE_COLUMNS
 from controlplane.cli.confirmation import add_yes, require_yes
-from controlplane.cli.errors import CONFLICT, DONE, NOT_FOUND, USAGE, CliError
+from controlplane.cli.errors import CONFLICT, NOT_FOUND, USAGE, CliError
 from controlplane.cli.lookup import FINAL_STATES, project_rows
 from controlplane.cli.parsing import Parser, directory_path
 from controlplane.cli.session import Session
@@ -38,11 +38,10 @@ def list_arguments(parser: Parser) -> None:
     parser.add_argument("--job", metavar="JOB", help="of jobs with this name")
 
 
-def list_(args: Namespace, session: Session) -> int:
+def list_(args: Namespace, session: Session) -> None:
     """List artifacts, newest first."""
     query: dict[str, Any] = {"job": args.job} if args.job else {}
     session.output.objects(project_rows(session, "artifacts", query), COLUMNS)
-    return DONE
 
 
 def files_arguments(parser: Parser) -> None:
@@ -51,13 +50,12 @@ def files_arguments(parser: Parser) -> None:
     parser.add_argument("directory", metavar="PATH", nargs="?", default="")
 
 
-def files(args: Namespace, session: Session) -> int:
+def files(args: Namespace, session: Session) -> None:
     """List a directory of an artifact, at most 1,000 entries."""
     found = kept_artifact(session, args.artifact)
     directory = args.directory.strip("/") or None
     page = session.get(f"artifacts/{found['id']}/files", directory=directory, limit=1000)
     session.output.objects(page, FILE_COLUMNS)
-    return DONE
 
 
 def download_arguments(parser: Parser) -> None:
@@ -66,7 +64,7 @@ def download_arguments(parser: Parser) -> None:
     parser.add_argument("directory", type=directory_path, metavar="DIR")
 
 
-def download(args: Namespace, session: Session) -> int:
+def download(args: Namespace, session: Session) -> None:
     """Write an artifact's files into a directory and verify each. A repeat continues an interrupted download. Raise
     CliError (5) if the artifact is not stored."""
     from controlplane.cli.dataset_sync import fetch_tree
@@ -81,7 +79,6 @@ def download(args: Namespace, session: Session) -> int:
         found,
         f"{args.artifact}: {written:,} of {formats.counted_files(found['files'])} written to {target}",
     )
-    return DONE
 
 
 def delete_arguments(parser: Parser) -> None:
@@ -90,13 +87,12 @@ def delete_arguments(parser: Parser) -> None:
     add_yes(parser)
 
 
-def delete(args: Namespace, session: Session) -> int:
+def delete(args: Namespace, session: Session) -> None:
     """Delete an artifact. Raise CliError (2) without --yes."""
     found = find_artifact(session, args.artifact)
     require_yes(args, f"{args.artifact} cannot be restored", f"yard artifact delete {args.artifact}")
     answer = session.client.delete(f"artifacts/{found['id']}")
     session.output.object(answer, f"artifact {args.artifact} deleted")
-    return DONE
 
 
 def kept_artifact(session: Session, text: str) -> Row:

@@ -75,12 +75,11 @@ def uncache_arguments(parser: Parser) -> None:
     _add_version(parser)
 
 
-def uncache(args: Namespace, session: Session) -> int:
+def uncache(args: Namespace, session: Session) -> None:
     """Remove the caches of a version, or cancel their filling. The version itself stays."""
     for each in _find(session, args):
         removed = session.client.delete(f"caches/{each['id']}")
         session.output.object(removed, f"{_name(each)} is being removed from {each['location']}")
-    return DONE
 
 
 def pin_arguments(parser: Parser) -> None:
@@ -88,9 +87,9 @@ def pin_arguments(parser: Parser) -> None:
     _add_version(parser)
 
 
-def pin(args: Namespace, session: Session) -> int:
+def pin(args: Namespace, session: Session) -> None:
     """Protect a version's caches from removal by age and for lack of space."""
-    return _post_each(args, session, "pin", "is pinned")
+    _post_each(args, session, "pin", "is pinned")
 
 
 def unpin_arguments(parser: Parser) -> None:
@@ -98,16 +97,15 @@ def unpin_arguments(parser: Parser) -> None:
     _add_version(parser)
 
 
-def unpin(args: Namespace, session: Session) -> int:
+def unpin(args: Namespace, session: Session) -> None:
     """Allow that the caches of a version are again removed by age and for lack of space."""
-    return _post_each(args, session, "unpin", "is no longer pinned")
+    _post_each(args, session, "unpin", "is no longer pinned")
 
 
-def _post_each(args: Namespace, session: Session, verb: str, result: str) -> int:
+def _post_each(args: Namespace, session: Session, verb: str, result: str) -> None:
     for each in _find(session, args):
         changed = session.client.post(f"caches/{each['id']}/{verb}", {})
         session.output.object(changed, f"{_name(each)} {result} at {each['location']}")
-    return DONE
 
 
 def caches_arguments(parser: Parser) -> None:
@@ -116,10 +114,9 @@ def caches_arguments(parser: Parser) -> None:
     parser.add_argument("-A", "--all-projects", action="store_true", help="of every dataset that you may see")
 
 
-def caches(args: Namespace, session: Session) -> int:
+def caches(args: Namespace, session: Session) -> None:
     """List caches with their state and size: of one dataset, of the project, or with -A of all visible datasets."""
     session.output.objects(_listed(args, session), CACHE_COLUMNS)
-    return DONE
 
 
 def _listed(args: Namespace, session: Session) -> dict[str, Any]:

@@ -52,10 +52,9 @@ def list_clusters_arguments(parser: Parser) -> None:
     parser.examples = ["yard list clusters", "yard list clusters -o wide"]
 
 
-def list_clusters(args: Namespace, session: Session) -> int:
+def list_clusters(args: Namespace, session: Session) -> None:
     """Print every cluster, including refused ones."""
     session.output.objects(session.client.pages("clusters", {}, 500), CLUSTER_COLUMNS)
-    return DONE
 
 
 def describe_cluster_arguments(parser: Parser) -> None:
@@ -63,10 +62,9 @@ def describe_cluster_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME")
 
 
-def describe_cluster(args: Namespace, session: Session) -> int:
+def describe_cluster(args: Namespace, session: Session) -> None:
     """Print one cluster with its check results; admins also see its settings."""
     _show(session, session.get(_path(args.name)))
-    return DONE
 
 
 def cluster_view_arguments(parser: Parser) -> None:
@@ -75,12 +73,11 @@ def cluster_view_arguments(parser: Parser) -> None:
     parser.add_argument("--anonymous", action="store_true", help="replace all names by numbers")
 
 
-def cluster_view(args: Namespace, session: Session) -> int:
+def cluster_view(args: Namespace, session: Session) -> None:
     """Print the scheduler's input as JSON, for a bug report; `controlplane.scheduling.replay` repeats the decision
     with it. With --anonymous names are replaced by numbers."""
     query = {"anonymous": True} if args.anonymous else {}
     session.output.line(json.dumps(session.client.get(f"{_path(args.name)}/view", query)))
-    return DONE
 
 
 def cluster_add_arguments(parser: Parser) -> None:
@@ -184,7 +181,7 @@ def cluster_remove_arguments(parser: Parser) -> None:
     add_preview(parser, "show what would be deleted")
 
 
-def cluster_remove(args: Namespace, session: Session) -> int:
+def cluster_remove(args: Namespace, session: Session) -> None:
     """Detach a cluster, delete its credentials and its nodes' records; refused while it has projects or unfinished
     jobs. On a terminal the user must confirm, unless --yes is given. With --dry-run change nothing."""
     cluster = session.get(_path(args.name))
@@ -192,12 +189,11 @@ def cluster_remove(args: Namespace, session: Session) -> int:
     if args.dry_run:
         session.client.delete(_path(args.name), {"dry_run": True})
         session.output.line(f"cluster {args.name} would be detached: {goes}")
-        return DONE
+        return
     if sys.stdin.isatty() and not args.yes:
         confirm_name(args.name, f"{goes}. Type the cluster's name to detach it", "detached")
     session.client.delete(_path(args.name))
     session.output.object({"name": args.name}, f"cluster {args.name} detached: {goes}")
-    return DONE
 
 
 def knob(text: str) -> tuple[str, Any]:

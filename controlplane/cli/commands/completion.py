@@ -72,10 +72,9 @@ def completion_arguments(parser: Parser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=sorted(SCRIPTS), help="bash, zsh or fish")
 
 
-def completion(args: Namespace, session: Session) -> int:
+def completion(args: Namespace, session: Session) -> None:
     """Print the shell script that adds completion to a shell."""
     session.output.stream.write(SCRIPTS[args.shell])
-    return DONE
 
 
 def complete(words: list[str]) -> int:

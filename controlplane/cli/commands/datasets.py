@@ -74,11 +74,10 @@ def list_arguments(parser: Parser) -> None:
     parser.add_argument("-A", "--all-projects", action="store_true", help="of every project, and shared ones")
 
 
-def list_(args: Namespace, session: Session) -> int:
+def list_(args: Namespace, session: Session) -> None:
     """List the datasets of the project, or with -A all that the user may see."""
     path = "datasets" if args.all_projects else f"{session.project_path}/datasets"
     session.output.objects(session.client.pages(path, {}, ROWS_MOST), DATASET_COLUMNS)
-    return DONE
 
 
 def init_arguments(parser: Parser) -> None:
@@ -96,7 +95,7 @@ def init_arguments(parser: Parser) -> None:
     parser.add_argument("--shared", action="store_true", help="every signed-in user may read it")
 
 
-def init(args: Namespace, session: Session) -> int:
+def init(args: Namespace, session: Session) -> None:
     """Create an empty dataset, and remember on this machine that the directory belongs to it. Raise CliError (3) if
     there is no such directory."""
     from controlplane.cli.dataset_sync import Binding
@@ -110,7 +109,6 @@ def init(args: Namespace, session: Session) -> int:
     session.output.object(
         dataset, f"dataset {args.name} created; fill it with: yard dataset sync {args.directory}"
     )
-    return DONE
 
 
 def sync_arguments(parser: Parser) -> None:
@@ -131,7 +129,7 @@ def sync_arguments(parser: Parser) -> None:
     )
 
 
-def sync(args: Namespace, session: Session) -> int:
+def sync(args: Namespace, session: Session) -> None:
     """Create a version from the files of a directory. Only changed files are read (with --full all), and only contents
     that the server lacks are sent. Nothing is created if nothing changed."""
     from datasets.ingest.listing import Listing
@@ -147,11 +145,10 @@ def sync(args: Namespace, session: Session) -> int:
     if found.manifest is None:
         assert newest is not None, "nothing changed since a version"
         session.output.object(newest, f"{dataset['name']}@{newest['number']}: nothing changed")
-        return DONE
+        return
     body = {"manifest": found.version, "parent": dataset["latest"], "message": args.message}
     version = session.client.post(f"datasets/{dataset['id']}/versions", body)
     session.output.object(version, _made(version, dataset))
-    return DONE
 
 
 def _send(args: Namespace, session: Session, listing: Listing) -> tuple[Row, Row | None, Synced]:
@@ -202,13 +199,12 @@ def versions_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME")
 
 
-def versions(args: Namespace, session: Session) -> int:
+def versions(args: Namespace, session: Session) -> None:
     """List a dataset's versions, newest first."""
     dataset = find_dataset(session, args.name)
     session.output.objects(
         session.client.pages(f"datasets/{dataset['id']}/versions", {}, ROWS_MOST), VERSION_COLUMNS
     )
-    return DONE
 
 
 def files_arguments(parser: Parser) -> None:
@@ -220,7 +216,7 @@ def files_arguments(parser: Parser) -> None:
     )
 
 
-def files(args: Namespace, session: Session) -> int:
+def files(args: Namespace, session: Session) -> None:
     """List one directory of a version, at most --limit entries."""
     version = find_version(session, args.version)
     rows: list[Row] = []
@@ -234,7 +230,6 @@ def files(args: Namespace, session: Session) -> int:
         )
         rows += page["results"]
     session.output.objects({**page, "results": rows}, FILE_COLUMNS)
-    return DONE
 
 
 def diff_arguments(parser: Parser) -> None:
@@ -251,7 +246,7 @@ def diff_arguments(parser: Parser) -> None:
     )
 
 
-def diff(args: Namespace, session: Session) -> int:
+def diff(args: Namespace, session: Session) -> None:
     """Print the files that were added, removed and changed between two versions, of each kind at most --limit and
     1,000, and how many there are."""
     dataset = find_dataset(session, args.name)
@@ -259,7 +254,7 @@ def diff(args: Namespace, session: Session) -> int:
     found = session.get(f"versions/{after['id']}/diff", before=before["number"], limit=min(args.limit, 1000))
     if session.output.is_data:
         session.output.data(found)
-        return DONE
+        return
     for mark, sort in (("+", "added"), ("-", "removed"), ("~", "changed")):
         for path in found[sort]:
             session.output.line(f"{mark} {path}")
@@ -269,7 +264,6 @@ def diff(args: Namespace, session: Session) -> int:
     session.output.say(
         f"{counts['added']:,} added, {counts['removed']:,} removed, {counts['changed']:,} changed"
     )
-    return DONE
 
 
 def clone_arguments(parser: Parser) -> None:
@@ -278,7 +272,7 @@ def clone_arguments(parser: Parser) -> None:
     parser.add_argument("directory", type=directory_path, metavar="DIR")
 
 
-def clone(args: Namespace, session: Session) -> int:
+def clone(args: Namespace, session: Session) -> None:
     """Write a version's files into a directory, which then belongs to the dataset, except for a subset. A repeat
     continues an interrupted clone."""
     from controlplane.cli.dataset_sync import Binding, fetch_version
@@ -293,7 +287,6 @@ def clone(args: Namespace, session: Session) -> int:
         version,
         f"{version_name(version)}: {written:,} of {formats.counted_files(version['files'])} written to {target}",
     )
-    return DONE
 
 
 def verify_arguments(parser: Parser) -> None:
@@ -347,7 +340,7 @@ def tag_arguments(parser: Parser) -> None:
     parser.add_argument("--remove", action="store_true", help="remove the tag; its version stays")
 
 
-def tag(args: Namespace, session: Session) -> int:
+def tag(args: Namespace, session: Session) -> None:
     """Set a tag to a version, moving an existing tag, or with --remove delete it."""
     name, number, subset = named(args.version)
     if subset:
@@ -357,10 +350,9 @@ def tag(args: Namespace, session: Session) -> int:
     if args.remove:
         session.client.delete(f"{path}/{segment(args.tag)}")
         session.output.say(f"tag {args.tag} removed")
-        return DONE
+        return
     version = session.client.post(path, {"name": args.tag, "version": number})
     session.output.object(version, f"{dataset['name']}@{version['number']} is {args.tag}")
-    return DONE
 
 
 def delete_arguments(parser: Parser) -> None:
@@ -369,13 +361,12 @@ def delete_arguments(parser: Parser) -> None:
     add_yes(parser)
 
 
-def delete(args: Namespace, session: Session) -> int:
+def delete(args: Namespace, session: Session) -> None:
     """Delete a dataset with all its versions. Raise CliError (2) without --yes."""
     dataset = find_dataset(session, args.name)
     lost = f"{args.name} has {dataset['latest']} versions; all of them would be deleted"
     require_yes(args, lost, f"yard dataset delete {args.name}")
     session.output.object(session.client.delete(f"datasets/{dataset['id']}"), f"dataset {args.name} deleted")
-    return DONE
 
 
 def find_dataset(session: Session, name: str) -> Row:

@@ -8,7 +8,7 @@ from argparse import Namespace
 from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.commands.projects import add_share, share_fields
-from controlplane.cli.errors import DONE, require_changes
+from controlplane.cli.errors import require_changes
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column
@@ -27,10 +27,9 @@ def list_departments_arguments(parser: Parser) -> None:
     parser.examples = ["yard list departments"]
 
 
-def list_departments(args: Namespace, session: Session) -> int:
+def list_departments(args: Namespace, session: Session) -> None:
     """Print every department with its projects."""
     session.output.objects(session.client.pages("departments", {}, 10_000), DEPARTMENT_COLUMNS)
-    return DONE
 
 
 def department_create_arguments(parser: Parser) -> None:
@@ -42,11 +41,10 @@ def department_create_arguments(parser: Parser) -> None:
     add_share(parser)
 
 
-def department_create(args: Namespace, session: Session) -> int:
+def department_create(args: Namespace, session: Session) -> None:
     """Create an empty department."""
     made = session.client.post("departments", {"name": args.name, **share_fields(args)})
     session.output.object(made, f"department {args.name} created")
-    return DONE
 
 
 def department_edit_arguments(parser: Parser) -> None:
@@ -55,13 +53,12 @@ def department_edit_arguments(parser: Parser) -> None:
     add_share(parser)
 
 
-def department_edit(args: Namespace, session: Session) -> int:
+def department_edit(args: Namespace, session: Session) -> None:
     """Change the given fields of a department."""
     changes = share_fields(args)
     require_changes(changes, "department edit")
     changed = session.client.patch(f"departments/{segment(args.name)}", changes)
     session.output.object(changed, f"department {args.name} changed")
-    return DONE
 
 
 def department_delete_arguments(parser: Parser) -> None:
@@ -69,8 +66,7 @@ def department_delete_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME")
 
 
-def department_delete(args: Namespace, session: Session) -> int:
+def department_delete(args: Namespace, session: Session) -> None:
     """Delete a department; refused while it has projects."""
     session.client.delete(f"departments/{segment(args.name)}")
     session.output.object({"name": args.name}, f"department {args.name} deleted")
-    return DONE

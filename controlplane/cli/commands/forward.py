@@ -9,7 +9,7 @@ import threading
 from argparse import ArgumentTypeError, Namespace
 
 from controlplane.cli.client import segment
-from controlplane.cli.errors import CONFLICT, DONE, CliError
+from controlplane.cli.errors import CONFLICT, CliError
 from controlplane.cli.lookup import find_job
 from controlplane.cli.parsing import Parser, add_job
 from controlplane.cli.podsocket import outcome
@@ -35,7 +35,7 @@ def port_forward_arguments(parser: Parser) -> None:
     )
 
 
-def port_forward(args: Namespace, session: Session) -> int:
+def port_forward(args: Namespace, session: Session) -> None:
     """Forward a local port to a port of a job until Ctrl-C. Each local connection gets its own connection to the job.
     Raise CliError if the job does not declare the port (5) or cannot be reached."""
     local, port = args.ports
@@ -58,7 +58,7 @@ def port_forward(args: Namespace, session: Session) -> int:
                 # Daemons, so that Ctrl-C does not wait for connections that are still open.
                 threading.Thread(target=_carry, args=(session, path, connection), daemon=True).start()
         except KeyboardInterrupt:
-            return DONE
+            return
 
 
 def _port_pair(text: str) -> tuple[int, int]:

@@ -9,7 +9,6 @@ from controlplane.cli import formats
 from controlplane.cli.code.about import describe_code
 from controlplane.cli.commands.explanation import estimate_text
 from controlplane.cli.commands.wait import wait_for
-from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import FINAL_STATES, each_name, find_job, is_id, job_id, jobs_named
 from controlplane.cli.parsing import Parser, add_job, duration_seconds, positive_number
 from controlplane.cli.session import Session
@@ -136,7 +135,7 @@ def list_jobs_arguments(parser: Parser) -> None:
     )
 
 
-def list_jobs(args: Namespace, session: Session) -> int:
+def list_jobs(args: Namespace, session: Session) -> None:
     """List the jobs of the project, or with -A of all projects that the user may see, newest first, at most --limit."""
     path = "jobs" if args.all_projects else f"{session.project_path}/jobs"
     query = {"state": args.state, "kind": args.kind, "user": args.user}
@@ -144,7 +143,6 @@ def list_jobs(args: Namespace, session: Session) -> int:
     session.output.objects(page, (NAME, PROJECT, *JOB_COLUMNS[1:]) if args.all_projects else JOB_COLUMNS)
     if page.get("next") and not session.output.is_data:
         session.output.say(f"there are more than {args.limit}: --limit N shows more")
-    return DONE
 
 
 def describe_job_arguments(parser: Parser) -> None:
@@ -155,13 +153,13 @@ def describe_job_arguments(parser: Parser) -> None:
     )
 
 
-def describe_job(args: Namespace, session: Session) -> int:
+def describe_job(args: Namespace, session: Session) -> None:
     """Print a job with its pods and its latest --events events; for a data format (-o json), only the job's REST
     object."""
     job = find_job(session, args.name)
     if session.output.is_data:
         session.output.data(job)
-        return DONE
+        return
     session.output.line(formats.fields(_job_fields(job)))
     if _is_away(status_of(job)):
         session.output.line(f"\n{AWAY}")
@@ -170,7 +168,6 @@ def describe_job(args: Namespace, session: Session) -> int:
         session.output.line("\nPods")
         session.output.rows(pods, POD_COLUMNS)
     _show_events(session, job, args.events)
-    return DONE
 
 
 def explain_arguments(parser: Parser) -> None:
@@ -178,13 +175,12 @@ def explain_arguments(parser: Parser) -> None:
     add_job(parser)
 
 
-def explain(args: Namespace, session: Session) -> int:
+def explain(args: Namespace, session: Session) -> None:
     """Print why a job is in its state: the jobs ahead of it, the projects that hold GPUs, and what would start it."""
     from controlplane.cli.commands.explanation import explanation_text
 
     answer = session.get(f"jobs/{job_id(session, args.name)}/explain")
     session.output.object(answer, explanation_text(args.name, answer, AWAY if _is_away(answer) else ""))
-    return DONE
 
 
 def stop_arguments(parser: Parser) -> None:
@@ -249,12 +245,11 @@ def clone_arguments(parser: Parser) -> None:
     )
 
 
-def clone(args: Namespace, session: Session) -> int:
+def clone(args: Namespace, session: Session) -> None:
     """Submit the spec of a job again, under another name."""
     body = {"name": args.new_name} if args.new_name else {}
     answer = session.client.post(f"jobs/{job_id(session, args.name)}/clone", body)
     session.output.object(answer, f"job {answer['name']} submitted to {answer['project']} as {answer['id']}")
-    return DONE
 
 
 def _names(parser: Parser, examples: list[str]) -> None:

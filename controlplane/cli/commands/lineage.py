@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from controlplane.cli.commands.artifacts import find_artifact
 from controlplane.cli.commands.datasets import find_version
 from controlplane.cli.commands.snapshots import find_snapshot
-from controlplane.cli.errors import DONE, NOT_FOUND, CliError
+from controlplane.cli.errors import NOT_FOUND, CliError
 from controlplane.cli.lookup import find_job
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
@@ -24,9 +24,9 @@ def lineage_arguments(parser: Parser) -> None:
     )
 
 
-def lineage(args: Namespace, session: Session) -> int:
+def lineage(args: Namespace, session: Session) -> None:
     """Print from what an object was made, and what was made from it."""
-    return _show(session, f"{_path(session, args.name)}/lineage")
+    _show(session, f"{_path(session, args.name)}/lineage")
 
 
 def of_version_arguments(parser: Parser) -> None:
@@ -34,9 +34,9 @@ def of_version_arguments(parser: Parser) -> None:
     parser.add_argument("version", metavar="NAME[@VERSION]")
 
 
-def of_version(args: Namespace, session: Session) -> int:
+def of_version(args: Namespace, session: Session) -> None:
     """Print from what a version was made, and the jobs, artifacts and snapshots made from it."""
-    return _show(session, f"versions/{find_version(session, args.version)['id']}/lineage")
+    _show(session, f"versions/{find_version(session, args.version)['id']}/lineage")
 
 
 def _path(session: Session, name: str) -> str:
@@ -54,16 +54,15 @@ def _path(session: Session, name: str) -> str:
     return f"jobs/{find_job(session, name)['id']}"
 
 
-def _show(session: Session, path: str) -> int:
+def _show(session: Session, path: str) -> None:
     graph: Row = session.get(path)
     if session.output.is_data:
         session.output.data(graph)
-        return DONE
+        return
     for line in _lines(graph):
         session.output.line(line)
     if graph["is_cut"]:
         session.output.say("there is more: see the lineage of one of the jobs")
-    return DONE
 
 
 def _lines(graph: Row) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from controlplane import notation
 from controlplane.cli import formats
 from controlplane.cli.client import segment
-from controlplane.cli.errors import DONE, USAGE, CliError, require_changes
+from controlplane.cli.errors import USAGE, CliError, require_changes
 from controlplane.cli.parsing import Parser, argument, given, key_value
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column
@@ -42,10 +42,9 @@ def list_arguments(parser: Parser) -> None:
     parser.examples = ["yard cache-location list"]
 
 
-def list_(args: Namespace, session: Session) -> int:
+def list_(args: Namespace, session: Session) -> None:
     """List cache locations with their room and hits."""
     session.output.objects(session.client.pages("cache-locations", {}, 500), LOCATION_COLUMNS)
-    return DONE
 
 
 def create_arguments(parser: Parser) -> None:
@@ -67,7 +66,7 @@ def create_arguments(parser: Parser) -> None:
     )
 
 
-def create(args: Namespace, session: Session) -> int:
+def create(args: Namespace, session: Session) -> None:
     """Create a cache location for the nodes of a cluster that the options select."""
     body: dict[str, Any] = {
         "name": args.name,
@@ -82,7 +81,6 @@ def create(args: Namespace, session: Session) -> int:
     )
     fits = formats.size(made["free_bytes"])
     session.output.object(made, f"{made['name']} is a cache location of {made['cluster']}, {fits} fit")
-    return DONE
 
 
 def edit_arguments(parser: Parser) -> None:
@@ -101,7 +99,7 @@ def edit_arguments(parser: Parser) -> None:
     )
 
 
-def edit(args: Namespace, session: Session) -> int:
+def edit(args: Namespace, session: Session) -> None:
     """Change the given fields of a cache location. Given node pools or labels replace all present ones."""
     changes = _changeable(args)
     for cleared in args.clear:
@@ -112,7 +110,6 @@ def edit(args: Namespace, session: Session) -> int:
     require_changes(changes, "cache-location edit")
     changed = session.client.patch(f"cache-locations/{segment(args.name)}", changes)
     session.output.object(changed, f"{changed['name']} changed, {formats.size(changed['free_bytes'])} fit")
-    return DONE
 
 
 def delete_arguments(parser: Parser) -> None:
@@ -120,11 +117,10 @@ def delete_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME")
 
 
-def delete(args: Namespace, session: Session) -> int:
+def delete(args: Namespace, session: Session) -> None:
     """Delete a cache location, which must have no caches. Its nodes then use the cluster's default location."""
     session.client.delete(f"cache-locations/{segment(args.name)}")
     session.output.object({"name": args.name}, f"{args.name} is deleted")
-    return DONE
 
 
 def _add_changeable(parser: Parser) -> None:

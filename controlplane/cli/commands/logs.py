@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from controlplane.cli import formats, terminal
 from controlplane.cli.client import Query
-from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import FINAL_STATES, is_id, job_id, newest_job
 from controlplane.cli.output import Output, as_json
 from controlplane.cli.parsing import Parser, add_job
@@ -59,7 +58,7 @@ def logs_arguments(parser: Parser) -> None:
     _add_raw(parser)
 
 
-def logs(args: Namespace, session: Session) -> int:
+def logs(args: Namespace, session: Session) -> None:
     """Print a job's log as the options select it, with --follow also new lines until the job ends. If there is nothing
     to print, the job's state is printed to standard error."""
     selection = Selection(args.rank, args.attempt, args.tail, args.search, args.timestamps, args.raw)
@@ -71,7 +70,6 @@ def logs(args: Namespace, session: Session) -> int:
         session.output.data(_whole(session, identifier, selection))
     elif not _print_pages(session, identifier, selection) and not said:
         _explain_emptiness(session, identifier, selection)
-    return DONE
 
 
 def _explain_emptiness(session: Session, identifier: str, selection: Selection) -> None:
@@ -114,10 +112,9 @@ def attach_arguments(parser: Parser) -> None:
     _add_raw(parser)
 
 
-def attach(args: Namespace, session: Session) -> int:
+def attach(args: Namespace, session: Session) -> None:
     """Print the last lines of a job's log, then every new one. Ctrl-C ends only the printing."""
     follow(session, job_id(session, args.name), Selection(rank=args.rank, tail=ATTACH_LINES, is_raw=args.raw))
-    return DONE
 
 
 def _add_rank(parser: Parser) -> None:

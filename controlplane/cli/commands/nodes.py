@@ -9,7 +9,6 @@ from urllib.parse import quote
 from controlplane.cli import formats
 from controlplane.cli.commands.jobs import devices_text
 from controlplane.cli.confirmation import add_preview, confirm_name
-from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import each_name, node_path
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
@@ -86,13 +85,12 @@ def list_nodes_arguments(parser: Parser) -> None:
     parser.examples = ["yard list nodes", "yard list nodes -o wide"]
 
 
-def list_nodes(args: Namespace, session: Session) -> int:
+def list_nodes(args: Namespace, session: Session) -> None:
     """List all nodes, with their clusters if there are several."""
     page = session.client.pages("nodes", {}, 10_000)
     has_one = len({node.get("cluster") for node in page["results"]}) <= 1
     shown = {CLUSTER: CLUSTER._replace(is_wide=has_one)}
     session.output.objects(page, [shown.get(column, column) for column in NODE_COLUMNS])
-    return DONE
 
 
 def describe_node_arguments(parser: Parser) -> None:
@@ -100,12 +98,12 @@ def describe_node_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME")
 
 
-def describe_node(args: Namespace, session: Session) -> int:
+def describe_node(args: Namespace, session: Session) -> None:
     """Print one node with its GPUs and pods. Pods of jobs that the user may not see have no names."""
     node = session.get(node_path(args.name))
     if session.output.is_data:
         session.output.data(node)
-        return DONE
+        return
     session.output.rows([node], NODE_COLUMNS)
     if node.get("interruption_at"):
         session.output.line(f"\nIts provider withdraws it at {formats.local_time(node['interruption_at'])}.")
@@ -116,7 +114,6 @@ def describe_node(args: Namespace, session: Session) -> int:
     if node["pods"]:
         session.output.line("\nPods")
         session.output.rows(node["pods"], POD_COLUMNS)
-    return DONE
 
 
 def _devices_with_users(node: Row) -> list[Row]:
@@ -185,7 +182,7 @@ def node_interruption_notice_arguments(parser: Parser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="list the jobs that leave, change nothing")
 
 
-def node_interruption_notice(args: Namespace, session: Session) -> int:
+def node_interruption_notice(args: Namespace, session: Session) -> None:
     """Announce that a node's provider will withdraw it in --in seconds; print the jobs that leave it. With --dry-run
     only print them. `yard node uncordon` withdraws the notice."""
     query = {"dry_run": True} if args.dry_run else None
@@ -195,17 +192,15 @@ def node_interruption_notice(args: Namespace, session: Session) -> int:
     verb = "would be left" if args.dry_run else "is left"
     when = formats.duration(args.seconds)
     session.output.object(answer, f"node {args.name} {verb} within {when} by {jobs}")
-    return DONE
 
 
 def list_pools_arguments(parser: Parser) -> None:
     parser.examples = ["yard list node-pools"]
 
 
-def list_pools(args: Namespace, session: Session) -> int:
+def list_pools(args: Namespace, session: Session) -> None:
     """Print every node pool."""
     session.output.objects(session.client.pages("node-pools", {}, 10_000), POOL_COLUMNS)
-    return DONE
 
 
 def pool_edit_arguments(parser: Parser) -> None:
@@ -220,13 +215,12 @@ def pool_edit_arguments(parser: Parser) -> None:
     parser.add_argument("--cluster", metavar="NAME", help="where several clusters have a pool of this name")
 
 
-def pool_edit(args: Namespace, session: Session) -> int:
+def pool_edit(args: Namespace, session: Session) -> None:
     """Mark a node pool as spot or not, of --cluster if several clusters have a pool of this name. Elastic jobs that
     shrink remove workers on spot nodes first."""
     body = {"is_spot": args.spot} | ({"cluster": args.cluster} if args.cluster else {})
     answer = session.client.patch(f"node-pools/{quote(args.name, safe='')}", body)
     session.output.object(answer, f"node pool {args.name} is {'spot' if args.spot else 'not spot'}")
-    return DONE
 
 
 def node_confirm_dead_arguments(parser: Parser) -> None:
@@ -235,7 +229,7 @@ def node_confirm_dead_arguments(parser: Parser) -> None:
     add_preview(parser, "list the jobs that would be requeued")
 
 
-def node_confirm_dead(args: Namespace, session: Session) -> int:
+def node_confirm_dead(args: Namespace, session: Session) -> None:
     """Confirm that an unreachable node is dead: it is cordoned, its GPUs are released and its jobs are queued again.
     On a terminal the user must confirm, unless --yes is given. With --dry-run change nothing."""
     if sys.stdin.isatty() and not (args.yes or args.dry_run):
@@ -246,7 +240,6 @@ def node_confirm_dead(args: Namespace, session: Session) -> int:
     jobs = ", ".join(job["name"] for job in answer["moves"]) or "no job"
     verb = "would be released" if args.dry_run else "released and cordoned"
     session.output.object(answer, f"node {args.name} {verb}; it held {jobs}")
-    return DONE
 
 
 def drain_text(name: str, answer: Row, is_dry_run: bool) -> str:

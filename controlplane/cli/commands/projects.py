@@ -45,10 +45,9 @@ def list_projects_arguments(parser: Parser) -> None:
     )
 
 
-def list_projects(args: Namespace, session: Session) -> int:
+def list_projects(args: Namespace, session: Session) -> None:
     """List the projects that the user may view, at most --limit."""
     session.output.objects(session.client.pages("projects", {}, args.limit), PROJECT_COLUMNS)
-    return DONE
 
 
 def describe_project_arguments(parser: Parser) -> None:
@@ -56,11 +55,10 @@ def describe_project_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="the project (default: the one in use)")
 
 
-def describe_project(args: Namespace, session: Session) -> int:
+def describe_project(args: Namespace, session: Session) -> None:
     """Print one project with its members. Raise ApiError if the user may not view it."""
     project = session.get(project_path(args.name or session.project))
     session.output.object(project, formats.fields(_project_fields(project)))
-    return DONE
 
 
 def project_create_arguments(parser: Parser) -> None:
@@ -78,7 +76,7 @@ def project_create_arguments(parser: Parser) -> None:
     _add_fields(parser)
 
 
-def project_create(args: Namespace, session: Session) -> int:
+def project_create(args: Namespace, session: Session) -> None:
     """Create a project and print it, with the server's warnings."""
     body = {"name": args.name, **_fields(args)}
     if args.cluster:
@@ -87,7 +85,6 @@ def project_create(args: Namespace, session: Session) -> int:
         body["members"] = [{"user": user, "role": role} for user, role in args.member]
     project = session.client.post("projects", body)
     _report(session, project, f"project {args.name} created on cluster {project['cluster']}")
-    return DONE
 
 
 def project_edit_arguments(parser: Parser) -> None:
@@ -107,7 +104,7 @@ def project_edit_arguments(parser: Parser) -> None:
     _add_fields(parser)
 
 
-def project_edit(args: Namespace, session: Session) -> int:
+def project_edit(args: Namespace, session: Session) -> None:
     """Change the given fields of a project. If it moves to another cluster and content is deleted there, the user
     must confirm on a terminal, unless --yes is given. With --dry-run change nothing."""
     changes = _fields(args) | _given({"cluster": args.cluster})
@@ -120,7 +117,6 @@ def project_edit(args: Namespace, session: Session) -> int:
     verb = "would change" if args.dry_run else "changed"
     words = f"project {args.name} {verb}" + (f"; the move removes {lost}" if lost else "")
     _report(session, session.client.patch(path, changes, query=query), words)
-    return DONE
 
 
 def _lost_by_moving(session: Session, path: str, cluster: str | None) -> str:
@@ -199,7 +195,7 @@ def project_members_arguments(parser: Parser) -> None:
     parser.add_argument("--remove", action="append", metavar="USER", help="remove a user; repeat for more")
 
 
-def project_members(args: Namespace, session: Session) -> int:
+def project_members(args: Namespace, session: Session) -> None:
     """Add, change and remove members as the options say, then list all members."""
     path = f"{project_path(args.name)}/members"
     for user, role in args.add or []:
@@ -207,7 +203,6 @@ def project_members(args: Namespace, session: Session) -> int:
     for user in args.remove or []:
         session.client.delete(f"{path}/{segment(user)}")
     session.output.objects(session.client.pages(path, {}, 500), MEMBER_COLUMNS)
-    return DONE
 
 
 def add_share(parser: Parser) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from controlplane.cli import formats
 from controlplane.cli.commands.volumes import add_wait, find_volume, show_made, wait_ready
 from controlplane.cli.confirmation import add_yes, require_yes
-from controlplane.cli.errors import DONE, NOT_FOUND, CliError
+from controlplane.cli.errors import NOT_FOUND, CliError
 from controlplane.cli.lookup import project_rows
 from controlplane.cli.parsing import Parser, given
 from controlplane.cli.session import Session
@@ -45,7 +45,7 @@ def create_arguments(parser: Parser) -> None:
     add_wait(parser)
 
 
-def create(args: Namespace, session: Session) -> int:
+def create(args: Namespace, session: Session) -> None:
     """Take a snapshot of a volume, while jobs go on writing to it. With --wait, wait until it is ready."""
     volume = find_volume(session, args.volume)
     snapshot = session.client.post("snapshots", {"volume": volume["id"]})
@@ -54,7 +54,6 @@ def create(args: Namespace, session: Session) -> int:
     state = "is ready" if snapshot["status"]["state"] == "ready" else "is being taken"
     session.output.object(snapshot, f"snapshot {snapshot['name']} {state}")
     session.output.say(f"restore it: yard snapshot restore {snapshot['name']} --to NAME")
-    return DONE
 
 
 def list_arguments(parser: Parser) -> None:
@@ -67,14 +66,13 @@ def list_arguments(parser: Parser) -> None:
     parser.add_argument("--job", metavar="JOB", help="of this job")
 
 
-def list_(args: Namespace, session: Session) -> int:
+def list_(args: Namespace, session: Session) -> None:
     """List the snapshots of the project, or of one volume or job, newest first."""
     page = project_rows(session, "snapshots", given({"volume": args.volume, "job": args.job}))
     if args.volume and not page["results"]:
         # Raises CliError if there is no such volume. A deleted one may have snapshots.
         find_volume(session, args.volume)
     session.output.objects(page, COLUMNS)
-    return DONE
 
 
 def restore_arguments(parser: Parser) -> None:
@@ -84,13 +82,13 @@ def restore_arguments(parser: Parser) -> None:
     add_wait(parser)
 
 
-def restore(args: Namespace, session: Session) -> int:
+def restore(args: Namespace, session: Session) -> None:
     """Create a volume with a snapshot's content. The snapshot and the volume that it was taken of stay unchanged. With
     --wait, wait until the new volume is ready."""
     snapshot = find_snapshot(session, args.snapshot)
     volume = session.client.post(f"snapshots/{snapshot['id']}/restore", {"name": args.to})
     like = f"--like {snapshot['job']} " if snapshot["job"] else "... "
-    return show_made(args, session, volume, f"run on it: yard submit NAME {like}--pvc {args.to}:PATH")
+    show_made(args, session, volume, f"run on it: yard submit NAME {like}--pvc {args.to}:PATH")
 
 
 def delete_arguments(parser: Parser) -> None:
@@ -99,13 +97,12 @@ def delete_arguments(parser: Parser) -> None:
     add_yes(parser)
 
 
-def delete(args: Namespace, session: Session) -> int:
+def delete(args: Namespace, session: Session) -> None:
     """Delete a snapshot. Raise CliError (2) without --yes."""
     snapshot = find_snapshot(session, args.snapshot)
     require_yes(args, f"{args.snapshot} cannot be restored", f"yard snapshot delete {args.snapshot}")
     answer = session.client.delete(f"snapshots/{snapshot['id']}")
     session.output.object(answer, f"snapshot {args.snapshot} is being deleted")
-    return DONE
 
 
 def find_snapshot(session: Session, name: str) -> Row:

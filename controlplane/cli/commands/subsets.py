@@ -9,7 +9,7 @@ from pathlib import Path
 from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.commands.datasets import find_version, version_name
-from controlplane.cli.errors import DONE, NOT_FOUND, USAGE, CliError
+from controlplane.cli.errors import NOT_FOUND, USAGE, CliError
 from controlplane.cli.lookup import ROWS_MOST
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
@@ -47,7 +47,7 @@ def subset_arguments(parser: Parser) -> None:
     parser.add_argument("--delete", action="store_true", help="delete the subset; its version stays")
 
 
-def subset(args: Namespace, session: Session) -> int:
+def subset(args: Namespace, session: Session) -> None:
     """Save the matching files of a version as an immutable subset, which can be mounted and cached like a version.
     With --delete, delete a subset. Raise CliError (2) if no option selects files."""
     text, slash, name = args.subset.rpartition("/")
@@ -58,14 +58,13 @@ def subset(args: Namespace, session: Session) -> int:
     if args.delete:
         deleted = session.client.delete(f"{path}/{segment(name)}")
         session.output.object(deleted, f"subset {version_name(deleted)} deleted")
-        return DONE
+        return
     if not (args.include or args.list):
         raise CliError("which files?", USAGE, "give --include PATTERN, or --list FILE")
     body = {"name": name, "include": args.include, "exclude": args.exclude, "paths": _listed(args.list)}
     saved = session.client.post(path, {field: value for field, value in body.items() if value})
     words = f"{version_name(saved)}: {saved['files']:,} of {formats.counted_files(version['files'])}, {_size(saved)}"
     session.output.object(saved, words)
-    return DONE
 
 
 def subsets_arguments(parser: Parser) -> None:
@@ -73,13 +72,12 @@ def subsets_arguments(parser: Parser) -> None:
     parser.add_argument("version", metavar="NAME[@VERSION]")
 
 
-def subsets(args: Namespace, session: Session) -> int:
+def subsets(args: Namespace, session: Session) -> None:
     """List the subsets of a dataset's version."""
     version = find_version(session, args.version)
     session.output.objects(
         session.client.pages(f"versions/{version['id']}/subsets", {}, ROWS_MOST), SUBSET_COLUMNS
     )
-    return DONE
 
 
 def _listed(file: str | None) -> list[str]:

@@ -6,7 +6,6 @@ from argparse import Namespace
 
 from controlplane.cli import formats
 from controlplane.cli.client import segment
-from controlplane.cli.errors import DONE
 from controlplane.cli.parsing import Parser, given
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column
@@ -26,10 +25,9 @@ def list_tokens_arguments(parser: Parser) -> None:
     parser.examples = ["yard list tokens"]
 
 
-def list_tokens(args: Namespace, session: Session) -> int:
+def list_tokens(args: Namespace, session: Session) -> None:
     """Print the user's tokens, for an admin those of all users, without their secrets."""
     session.output.objects(session.client.pages("tokens", {}, 500), TOKEN_COLUMNS)
-    return DONE
 
 
 def token_create_arguments(parser: Parser) -> None:
@@ -40,7 +38,7 @@ def token_create_arguments(parser: Parser) -> None:
     parser.add_argument("--user", metavar="NAME", help="create it for another user (admins)")
 
 
-def token_create(args: Namespace, session: Session) -> int:
+def token_create(args: Namespace, session: Session) -> None:
     """Create a token and print its secret, which the server shows only this once."""
     options = {"days": args.days, "is_read_only": args.read_only or None, "user": args.user}
     body = {"name": args.name, **given(options)}
@@ -48,7 +46,6 @@ def token_create(args: Namespace, session: Session) -> int:
     session.output.object(token, str(token["token"]))
     if not session.output.is_data:
         session.output.say("keep it now: it is not shown again")
-    return DONE
 
 
 def token_revoke_arguments(parser: Parser) -> None:
@@ -56,7 +53,6 @@ def token_revoke_arguments(parser: Parser) -> None:
     parser.add_argument("id", metavar="ID", help="an id that `yard list tokens` shows")
 
 
-def token_revoke(args: Namespace, session: Session) -> int:
+def token_revoke(args: Namespace, session: Session) -> None:
     """Revoke a token, which is invalid from then on."""
     session.output.object(session.client.delete(f"tokens/{segment(args.id)}"), f"token {args.id} revoked")
-    return DONE

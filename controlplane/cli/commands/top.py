@@ -7,7 +7,6 @@ from argparse import Namespace
 from controlplane.cli import formats
 from controlplane.cli.commands.jobs import NAME, PROJECT, nodes_text, requested_gpus
 from controlplane.cli.commands.nodes import NODE_COLUMNS
-from controlplane.cli.errors import DONE
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, status_of
@@ -35,21 +34,20 @@ def top_jobs_arguments(parser: Parser) -> None:
     )
 
 
-def top_jobs(args: Namespace, session: Session) -> int:
+def top_jobs(args: Namespace, session: Session) -> None:
     """Print the running jobs, those with the most GPUs first, at most the 500 newest. With -p only those of that
     project, else those of all projects that the user may view."""
     path = f"{session.project_path}/jobs" if args.project and not args.all_projects else "jobs"
     page = session.client.pages(path, {"state": "running,scaling"}, 500)
     page["results"].sort(key=lambda row: -(row.get("gpus") or 0) * (row.get("workers") or 1))
     session.output.objects(page, TOP_JOB_COLUMNS)
-    return DONE
 
 
 def top_nodes_arguments(parser: Parser) -> None:
     parser.examples = ["yard top nodes", "yard top nodes --watch"]
 
 
-def top_nodes(args: Namespace, session: Session) -> int:
+def top_nodes(args: Namespace, session: Session) -> None:
     """Print all nodes with their GPUs and, except in a data format (-o json), how many GPUs are allocated in total."""
     page = session.client.pages("nodes", {}, 10_000)
     session.output.objects(page, NODE_COLUMNS)
@@ -57,4 +55,3 @@ def top_nodes(args: Namespace, session: Session) -> int:
         total = sum(node.get("gpus") or 0 for node in page["results"])
         allocated = sum(node.get("allocated_gpus") or 0 for node in page["results"])
         session.output.line(f"\n{formats.gpus(allocated)} of {formats.gpus(total)} GPUs allocated")
-    return DONE

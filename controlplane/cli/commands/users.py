@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.errors import USAGE, CliError
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column
@@ -23,10 +23,9 @@ def list_users_arguments(parser: Parser) -> None:
     parser.examples = ["yard list users"]
 
 
-def list_users(args: Namespace, session: Session) -> int:
+def list_users(args: Namespace, session: Session) -> None:
     """Print all users; for admins only."""
     session.output.objects(session.client.pages("users", {}, 10_000), USER_COLUMNS)
-    return DONE
 
 
 def user_create_arguments(parser: Parser) -> None:
@@ -36,14 +35,13 @@ def user_create_arguments(parser: Parser) -> None:
     parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
 
 
-def user_create(args: Namespace, session: Session) -> int:
+def user_create(args: Namespace, session: Session) -> None:
     """Create a user; for admins only. The password is asked for on the terminal, or read from standard input with
     --password-stdin."""
     body: dict[str, Any] = {"username": args.username, "password": _password(args)}
     if args.admin:
         body["is_admin"] = True
     session.output.object(session.client.post("users", body), f"user {args.username} created")
-    return DONE
 
 
 def _password(args: Namespace) -> str:

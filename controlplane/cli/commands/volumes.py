@@ -15,7 +15,7 @@ from urllib.parse import quote
 from controlplane.cli import formats
 from controlplane.cli.client import BEING_READ, BUSY_SECONDS
 from controlplane.cli.confirmation import add_yes, require_yes
-from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, USAGE, ApiError, CliError
+from controlplane.cli.errors import FAILED, NOT_FOUND, TIMED_OUT, USAGE, ApiError, CliError
 from controlplane.cli.lookup import project_rows, require_name
 from controlplane.cli.parsing import Parser, duration_seconds, given, positive_number
 from controlplane.cli.session import Session
@@ -76,7 +76,7 @@ def create_arguments(parser: Parser) -> None:
     add_wait(parser)
 
 
-def create(args: Namespace, session: Session) -> int:
+def create(args: Namespace, session: Session) -> None:
     """Create an empty volume in the project. With --wait, wait until it is ready."""
     body = {
         "project": session.project,
@@ -88,7 +88,7 @@ def create(args: Namespace, session: Session) -> int:
     }
     given = {key: value for key, value in body.items() if value is not None}
     volume = session.client.post("volumes", given)
-    return show_made(args, session, volume, f"mount it: yard submit ... --pvc {args.name}:/mnt")
+    show_made(args, session, volume, f"mount it: yard submit ... --pvc {args.name}:/mnt")
 
 
 def list_arguments(parser: Parser) -> None:
@@ -96,11 +96,10 @@ def list_arguments(parser: Parser) -> None:
     parser.add_argument("-A", "--all-projects", action="store_true", help="of every project")
 
 
-def list_(args: Namespace, session: Session) -> int:
+def list_(args: Namespace, session: Session) -> None:
     """List the volumes of the project, or with -A of all projects that the user may view."""
     page = project_rows(session, "volumes", {}, all_projects=args.all_projects)
     session.output.objects(page, VOLUME_COLUMNS)
-    return DONE
 
 
 def describe_arguments(parser: Parser) -> None:
@@ -108,12 +107,12 @@ def describe_arguments(parser: Parser) -> None:
     _named(parser)
 
 
-def describe(args: Namespace, session: Session) -> int:
+def describe(args: Namespace, session: Session) -> None:
     """Print a volume, and the unfinished jobs that mount it."""
     volume = find_volume(session, args.name)
     if session.output.is_data:
         session.output.data(volume)
-        return DONE
+        return
     status = volume["status"]
     session.output.line(
         formats.fields(
@@ -137,7 +136,6 @@ def describe(args: Namespace, session: Session) -> int:
     )
     for job in volume["jobs"]:
         session.output.line(f"mounted by {job['name']} ({job['state']}) at {job['mount_path']}")
-    return DONE
 
 
 def files_arguments(parser: Parser) -> None:
@@ -146,7 +144,7 @@ def files_arguments(parser: Parser) -> None:
     parser.add_argument("directory", metavar="PATH", nargs="?", default="")
 
 
-def files(args: Namespace, session: Session) -> int:
+def files(args: Namespace, session: Session) -> None:
     """List one directory of a volume, all its entries."""
     volume = find_volume(session, args.name)
     rows: list[Row] = []
@@ -158,7 +156,6 @@ def files(args: Namespace, session: Session) -> int:
         )
         rows += page["results"]
     session.output.objects({**page, "results": rows}, FILE_COLUMNS)
-    return DONE
 
 
 def get_arguments(parser: Parser) -> None:
@@ -173,7 +170,7 @@ def get_arguments(parser: Parser) -> None:
     )
 
 
-def get(args: Namespace, session: Session) -> int:
+def get(args: Namespace, session: Session) -> None:
     """Download a file of a volume, to the file `target` or with "-" to standard output. Raise CliError if it cannot
     be written or arrives incomplete."""
     volume = find_volume(session, args.name)
@@ -182,10 +179,9 @@ def get(args: Namespace, session: Session) -> int:
     with _opened(session, path) as body:
         if target == "-":
             shutil.copyfileobj(body, sys.stdout.buffer)
-            return DONE
+            return
         _write(body, target, args.path)
     session.output.say(f"{args.path} written to {target}")
-    return DONE
 
 
 def _write(body: HTTPResponse, target: str, path: str) -> None:
@@ -226,7 +222,7 @@ def resize_arguments(parser: Parser) -> None:
     parser.add_argument("--size", required=True, metavar="SIZE")
 
 
-def resize(args: Namespace, session: Session) -> int:
+def resize(args: Namespace, session: Session) -> None:
     """Request another size of a volume. Print whether the volume has that size already."""
     before = find_volume(session, args.name)
     volume = session.client.post(f"volumes/{before['id']}/resize", {"size": args.size})
@@ -235,7 +231,6 @@ def resize(args: Namespace, session: Session) -> int:
     state = "is being resized; it has" if is_pending else "has"
     size = formats.binary_size(volume["size_bytes"])
     session.output.object(volume, f"volume {args.name} {state} {size}")
-    return DONE
 
 
 def set_access_mode_arguments(parser: Parser) -> None:
@@ -244,11 +239,10 @@ def set_access_mode_arguments(parser: Parser) -> None:
     parser.add_argument("access_mode", choices=ACCESS_MODES)
 
 
-def set_access_mode(args: Namespace, session: Session) -> int:
+def set_access_mode(args: Namespace, session: Session) -> None:
     """Set whether only one job or many may mount the volume at the same time."""
     volume = _post(session, args.name, "access-mode", {"access_mode": args.access_mode})
     session.output.object(volume, f"volume {args.name} is {volume['access_mode']}")
-    return DONE
 
 
 def tier_arguments(parser: Parser) -> None:
@@ -257,13 +251,12 @@ def tier_arguments(parser: Parser) -> None:
     parser.add_argument("tier", metavar="TIER")
 
 
-def tier(args: Namespace, session: Session) -> int:
+def tier(args: Namespace, session: Session) -> None:
     """Request another service tier for a volume, which stays mounted. Print whether the volume has the tier already."""
     volume = _post(session, args.name, "service-tier", {"service_tier": args.tier})
     is_done = volume["service_tier"] == args.tier
     state = "has the tier" if is_done else "is being moved to the tier"
     session.output.object(volume, f"volume {args.name} {state} {args.tier}")
-    return DONE
 
 
 def keep_arguments(parser: Parser) -> None:
@@ -277,14 +270,13 @@ def keep_arguments(parser: Parser) -> None:
     parser.add_argument("--days", type=positive_number, metavar="N", help="those of the last N days")
 
 
-def keep(args: Namespace, session: Session) -> int:
+def keep(args: Namespace, session: Session) -> None:
     """Limit by number or age which automatic snapshots of a volume are kept. A limit that is not given is removed.
     Snapshots that users take are always kept."""
     volume = find_volume(session, args.name)
     rules = {"keep_last": args.last, "keep_days": args.days}
     changed = session.client.patch(f"volumes/{volume['id']}", rules)
     session.output.object(changed, f"volume {args.name} keeps {_kept(changed)}")
-    return DONE
 
 
 def _snapshot_rules(volume: Row) -> str:
@@ -315,7 +307,7 @@ def schedule_arguments(parser: Parser) -> None:
     parser.add_argument("--off", action="store_true", help="end the schedule")
 
 
-def schedule(args: Namespace, session: Session) -> int:
+def schedule(args: Namespace, session: Session) -> None:
     """Set or end the schedule of a volume's snapshots; limits that are not given stay unchanged. Raise CliError (2)
     for a period below SHORTEST_PERIOD_SECONDS, or unless exactly one of --every and --off is given."""
     if (args.every is not None) == args.off:
@@ -327,7 +319,6 @@ def schedule(args: Namespace, session: Session) -> int:
     volume = session.client.patch(f"volumes/{find_volume(session, args.name)['id']}", changes)
     said = "no scheduled snapshots" if args.off else f"a snapshot every {changes['snapshot_minutes']} min"
     session.output.object(volume, f"volume {args.name}: {said}")
-    return DONE
 
 
 def clone_arguments(parser: Parser) -> None:
@@ -337,10 +328,10 @@ def clone_arguments(parser: Parser) -> None:
     add_wait(parser)
 
 
-def clone(args: Namespace, session: Session) -> int:
+def clone(args: Namespace, session: Session) -> None:
     """Create a volume with a copy of another volume's content. With --wait, wait until it is ready."""
     volume = _post(session, args.name, "clone", {"name": args.copy})
-    return show_made(args, session, volume, f"mount it: yard submit ... --pvc {args.copy}:/mnt")
+    show_made(args, session, volume, f"mount it: yard submit ... --pvc {args.copy}:/mnt")
 
 
 def delete_arguments(parser: Parser) -> None:
@@ -349,7 +340,7 @@ def delete_arguments(parser: Parser) -> None:
     add_yes(parser)
 
 
-def delete(args: Namespace, session: Session) -> int:
+def delete(args: Namespace, session: Session) -> None:
     """Delete a volume with its content, but not its snapshots. Raise CliError (2) without --yes."""
     volume = find_volume(session, args.name)
     lost = f"{args.name} holds {formats.binary_size(volume['used_bytes'])}; all of it would be deleted"
@@ -357,7 +348,6 @@ def delete(args: Namespace, session: Session) -> int:
     session.output.object(
         session.client.delete(f"volumes/{volume['id']}"), f"volume {args.name} is being deleted"
     )
-    return DONE
 
 
 def find_volume(session: Session, name: str) -> Row:
@@ -388,15 +378,13 @@ def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
         waited += POLL_SECONDS
 
 
-def show_made(args: Namespace, session: Session, volume: Row, hint: str) -> int:
-    """Print a new volume, then the `hint`. With --wait, wait until the volume is ready. Return 0; raises as
-    `wait_ready`."""
+def show_made(args: Namespace, session: Session, volume: Row, hint: str) -> None:
+    """Print a new volume, then the `hint`. With --wait, wait until the volume is ready; raises as `wait_ready`."""
     if args.wait:
         volume = wait_ready(session, f"volumes/{volume['id']}", args.timeout)
     state = "is ready" if volume["status"]["state"] == "ready" else "is being made"
     session.output.object(volume, f"volume {volume['name']} {state}")
     session.output.say(hint)
-    return DONE
 
 
 def _post(session: Session, name: str, verb: str, body: dict[str, Any]) -> Row:

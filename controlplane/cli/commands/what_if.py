@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.commands.projects import add_share, share_fields
-from controlplane.cli.errors import DONE, require_changes
+from controlplane.cli.errors import require_changes
 from controlplane.cli.lookup import project_path
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
@@ -43,7 +43,7 @@ def project_what_if_arguments(parser: Parser) -> None:
     )
 
 
-def project_what_if(args: Namespace, session: Session) -> int:
+def project_what_if(args: Namespace, session: Session) -> None:
     """Print what another quota, weight, limit or priority of a project would change now, or with --last-week would
     have changed in the last week. The server only simulates; the project stays unchanged."""
     changes = share_fields(args)
@@ -53,7 +53,6 @@ def project_what_if(args: Namespace, session: Session) -> int:
         session.client.allow(_WEEK_SECONDS)
     found = session.client.post(f"{project_path(args.name)}/what-if", changes, query)
     session.output.object(found, what_if_text(found))
-    return DONE
 
 
 def what_if_text(found: dict[str, Any]) -> str:
