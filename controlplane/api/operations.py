@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from django.db import models, transaction
 from django.http import HttpRequest, HttpResponse
@@ -30,6 +30,8 @@ from controlplane.api.query import Parameter, read_query
 from controlplane.api.renderers import JSON, render_json
 from controlplane.http.problem_details import PROBLEM_JSON
 from controlplane.http.throttle import TooManyAttempts
+
+Row = TypeVar("Row", bound=models.Model)
 
 WRITES = frozenset({"POST", "PATCH", "DELETE", "PUT"})
 HEADERS = {
@@ -123,13 +125,13 @@ class Call:
         which rolls back the view's transaction."""
         _ = self.body
 
-    def require_match(self, row: models.Model, revision: Callable[[Any], Any]) -> None:
-        """Lock and reload the row, then raise Problem (412) unless If-Match names its present revision.
-        `revision(row)` returns what the ETag is made from. Raise NotVisible if the row was deleted. Does nothing
-        without If-Match or if it is `*`. Needs the view's transaction."""
+    def require_match(self, row: Row, revision: Callable[[Any], Any]) -> Row:
+        """Lock and reload the row and return it; raise Problem (412) unless If-Match names its present revision, and
+        NotVisible if the row was deleted. Without If-Match, or if it is `*`, return the row as it is. `revision(row)`
+        returns what the ETag is made from. Needs the view's transaction."""
         wanted = self.request.META.get("HTTP_IF_MATCH")
         if wanted is None or wanted.strip() == "*":
-            return
+            return row
         reread(row, lock=True)
         held = _digest(render_json(revision(row)))
         tags = (tag.strip().strip('"').partition("-")[0] for tag in wanted.split(","))
@@ -137,6 +139,7 @@ class Call:
             raise Problem(
                 412, "changed_meanwhile", "It has changed since you read it; read it again, then repeat."
             )
+        return row
 
 
 class OneMediaType(BaseContentNegotiation):

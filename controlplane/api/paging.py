@@ -9,9 +9,10 @@ from typing import Any
 import orjson
 from django.conf import settings
 from django.db.models import Q, QuerySet
+from django.http.response import HttpResponseBase
 from django.utils.crypto import salted_hmac
 
-from controlplane.api.operations import Answer, Call
+from controlplane.api.operations import Answer, Call, Method, operation
 from controlplane.api.problems import bad_request
 from controlplane.api.query import Parameter, Schema, Unreadable, text, texts, whole
 from controlplane.api.renderers import render_json
@@ -41,8 +42,7 @@ class Listing:
     ordering: str
     filters: Mapping[str, Filter] = field(default_factory=dict)
 
-    def parameters(self) -> dict[str, Parameter]:
-        """Return the query fields that the route accepts, by name."""
+    def _parameters(self) -> dict[str, Parameter]:
         return {
             "limit": whole(
                 1,
@@ -59,15 +59,22 @@ class Listing:
         """Return the listing with a filter `project`, for a route that lists rows of all visible projects."""
         return replace(self, filters={**self.filters, "project": OF_PROJECTS})
 
-    def schema(self, component: str) -> Schema:
-        """Return the JSON schema of one page. `component`: the OpenAPI component of an item."""
-        link = {"type": ["string", "null"], "format": "uri"}
-        results = {"type": "array", "items": {"$ref": f"#/components/schemas/{component}"}}
-        return {
-            "type": "object",
-            "required": ["results", "next", "previous"],
-            "properties": {"results": results, "next": link, "previous": link},
-        }
+    def operation(
+        self, about: str, component: str, also: Mapping[str, Parameter] | None = None
+    ) -> Callable[[Method], Callable[..., HttpResponseBase]]:
+        """Return `@operation` for a method that answers with a page of the list. `component`: the OpenAPI component of
+        an item. `also`: query fields besides those of all lists and the filters."""
+        return operation(about, answer=_page_of(component), query=self._parameters() | dict(also or {}))
+
+
+def _page_of(component: str) -> Schema:
+    link = {"type": ["string", "null"], "format": "uri"}
+    results = {"type": "array", "items": {"$ref": f"#/components/schemas/{component}"}}
+    return {
+        "type": "object",
+        "required": ["results", "next", "previous"],
+        "properties": {"results": results, "next": link, "previous": link},
+    }
 
 
 OF_PROJECTS = Filter("project__name__in", texts("Of these projects."))

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from urllib.parse import quote
 
+from django.db.models import QuerySet
 from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
 
 from controlplane.api import query
@@ -18,12 +19,12 @@ from datasets.actions.artifacts import delete_artifact
 from datasets.api.contents import (
     BINARY,
     DIRECTORY,
-    FILES,
     LISTED,
     entry_of,
     file_of,
     file_response,
     listed_files,
+    pack_operation,
     pack_response,
     stored_manifest,
 )
@@ -54,26 +55,17 @@ ARTIFACTS = Listing(
 class Artifacts(ApiView):
     """Artifacts of every project that the caller may see."""
 
-    @operation(
-        "List artifacts, newest first", answer=ARTIFACTS.schema("Artifact"), query=ARTIFACTS.parameters()
-    )
+    @ARTIFACTS.operation("List artifacts, newest first", "Artifact")
     def get(self, call: Call) -> Answer:
-        return paged(
-            call, visible_artifacts(call.actor), ARTIFACTS, fetch=artifact_rows, shape=artifact_shapes
-        )
+        return _listed(call, visible_artifacts(call.actor))
 
 
 class JobArtifacts(ApiView):
     """The artifacts of a job, including those that are not stored yet."""
 
-    @operation(
-        "List what a job keeps of its output",
-        answer=ARTIFACTS.schema("Artifact"),
-        query=ARTIFACTS.parameters(),
-    )
+    @ARTIFACTS.operation("List what a job keeps of its output", "Artifact")
     def get(self, call: Call, job_id: str) -> Answer:
-        rows = Artifact.objects.filter(job=job_for(call.actor, job_id))
-        return paged(call, rows, ARTIFACTS, fetch=artifact_rows, shape=artifact_shapes)
+        return _listed(call, Artifact.objects.filter(job=job_for(call.actor, job_id)))
 
 
 class ArtifactDetail(ApiView):
@@ -119,12 +111,7 @@ class ArtifactManifest(ApiView):
 class ArtifactPack(ApiView):
     """Contents of some of an artifact's files, as a pack."""
 
-    @operation(
-        "Download the contents of files of an artifact as a pack: at most 64 MiB",
-        answer=BINARY,
-        gives=BYTES,
-        query=FILES,
-    )
+    @pack_operation("an artifact")
     def get(self, call: Call, artifact_id: str) -> HttpResponseBase:
         artifact = artifact_for(call.actor, artifact_id)
         return pack_response(artifact.project, _manifest(artifact), call.query)
@@ -140,6 +127,10 @@ class ArtifactArchive(ApiView):
         name = quote(f"{artifact.job.name}-{artifact.name}.tar")
         response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
         return response
+
+
+def _listed(call: Call, rows: QuerySet[Artifact]) -> Answer:
+    return paged(call, rows, ARTIFACTS, fetch=artifact_rows, shape=artifact_shapes)
 
 
 def _manifest(artifact: Artifact) -> Manifest:

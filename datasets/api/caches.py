@@ -80,7 +80,7 @@ CHANGES = {
 class Caches(ApiView):
     """Caches of all datasets that the caller may see."""
 
-    @operation("List caches", answer=CACHES.schema("Cache"), query=CACHES.parameters() | AT)
+    @CACHES.operation("List caches", "Cache", AT)
     def get(self, call: Call) -> Answer:
         _check_ids(call.query["version_id"])
         rows = visible_caches(call.actor)
@@ -120,8 +120,7 @@ class CachePin(ApiView):
 
     @operation("Pin a cache: it is not removed by age or to free space", answer=ref("Cache"))
     def post(self, call: Call, cache_id: str) -> Answer:
-        cache = cache_for(call.actor, cache_id, needed=Role.MEMBER)
-        return Answer(cache_shape(pin_cache(cache, True, actor=call.actor)))
+        return _pinned(call, cache_id, True)
 
 
 class CacheUnpin(ApiView):
@@ -129,18 +128,13 @@ class CacheUnpin(ApiView):
 
     @operation("Unpin a cache: it may be removed by age or to free space", answer=ref("Cache"))
     def post(self, call: Call, cache_id: str) -> Answer:
-        cache = cache_for(call.actor, cache_id, needed=Role.MEMBER)
-        return Answer(cache_shape(pin_cache(cache, False, actor=call.actor)))
+        return _pinned(call, cache_id, False)
 
 
 class CacheLocations(ApiView):
     """Cache locations of all clusters."""
 
-    @operation(
-        "List cache locations with their room and hits",
-        answer=LOCATIONS.schema("CacheLocation"),
-        query=LOCATIONS.parameters(),
-    )
+    @LOCATIONS.operation("List cache locations with their room and hits", "CacheLocation")
     def get(self, call: Call) -> Answer:
         return paged(
             call, visible_locations(call.actor), LOCATIONS, fetch=location_rows, shape=location_shapes
@@ -181,6 +175,11 @@ class CacheLocationDetail(ApiView):
         require_admin(call.actor)
         delete_location(_location(call.actor, name), actor=call.actor)
         return Answer(None, 204)
+
+
+def _pinned(call: Call, cache_id: str, is_pinned: bool) -> Answer:
+    cache = cache_for(call.actor, cache_id, needed=Role.MEMBER)
+    return Answer(cache_shape(pin_cache(cache, is_pinned, actor=call.actor)))
 
 
 def _location(actor: Actor, name: str) -> CacheLocation:

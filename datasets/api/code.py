@@ -91,7 +91,7 @@ class ProjectCodeTrees(ApiView):
 
     parser_classes = [ManifestParser]
 
-    @operation("List a project's code trees", answer=TREES.schema("CodeTree"), query=TREES.parameters())
+    @TREES.operation("List a project's code trees", "CodeTree")
     def get(self, call: Call, name: str) -> Answer:
         rows = CodeTree.objects.filter(project=project_for(call.actor, name))
         return paged(call, rows, TREES, fetch=_fetch, shape=_shape)

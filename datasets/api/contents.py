@@ -1,6 +1,6 @@
 """REST views of the contents of versions: list, download and upload. Bodies are bytes and are not copied."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +11,7 @@ from rest_framework.parsers import BaseParser
 from controlplane.access import NotVisible
 from controlplane.api import query
 from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, Schema, listed, nullable, record, ref
-from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.operations import Answer, ApiView, Call, Method, operation
 from controlplane.api.problems import Problem
 from controlplane.api.query import Parameter
 from controlplane.models import Project, Role
@@ -56,6 +56,12 @@ def file_of(what: str) -> dict[str, Parameter]:
         "path": query.text(f"The file's path in the {what}."),
         "place": query.whole(0, 1 << 31, "The file's index in the manifest, instead of its path."),
     }
+
+
+def pack_operation(what: str) -> Callable[[Method], Callable[..., HttpResponseBase]]:
+    """Return `@operation` for a method that answers by `pack_response`. `what`: the kind, as "a version"."""
+    about = f"Download the contents of files of {what} as a pack: at most 64 MiB"
+    return operation(about, answer=BINARY, gives=BYTES, query=FILES)
 
 
 class BytesParser(BaseParser):
@@ -241,12 +247,7 @@ class VersionContent(ApiView):
 class VersionPack(ApiView):
     """Contents of some of a version's files, as a pack."""
 
-    @operation(
-        "Download the contents of files of a version as a pack: at most 64 MiB",
-        answer=BINARY,
-        gives=BYTES,
-        query=FILES,
-    )
+    @pack_operation("a version")
     def get(self, call: Call, version_id: str) -> HttpResponseBase:
         version = version_for(call.actor, version_id)
         return pack_response(version.dataset.project, _manifest(version), call.query)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from django.db.models import QuerySet
+
 from controlplane import fields
 from controlplane.access import NotVisible, project_for
 from controlplane.api import query
@@ -80,22 +82,17 @@ VERSIONS = Listing(
 class Datasets(ApiView):
     """Datasets of every project that the caller may see, and shared ones."""
 
-    @operation("List datasets", answer=DATASETS.schema("Dataset"), query=DATASETS.parameters())
+    @DATASETS.operation("List datasets", "Dataset")
     def get(self, call: Call) -> Answer:
-        return paged(call, visible_datasets(call.actor), DATASETS, fetch=dataset_rows, shape=dataset_shapes)
+        return _listed(call, visible_datasets(call.actor), DATASETS)
 
 
 class ProjectDatasets(ApiView):
     """Datasets of one project."""
 
-    @operation(
-        "List a project's datasets",
-        answer=PROJECT_DATASETS.schema("Dataset"),
-        query=PROJECT_DATASETS.parameters(),
-    )
+    @PROJECT_DATASETS.operation("List a project's datasets", "Dataset")
     def get(self, call: Call, name: str) -> Answer:
-        rows = Dataset.objects.filter(project=project_for(call.actor, name))
-        return paged(call, rows, PROJECT_DATASETS, fetch=dataset_rows, shape=dataset_shapes)
+        return _listed(call, Dataset.objects.filter(project=project_for(call.actor, name)), PROJECT_DATASETS)
 
     @operation("Create an empty dataset", answer=ref("Dataset"), status=201, body=NEW_DATASET)
     def post(self, call: Call, name: str) -> Answer:
@@ -104,8 +101,7 @@ class ProjectDatasets(ApiView):
         # Sharing shows the project's data to every user, so it requires the owner role, as for a change.
         if call.body.get("is_shared"):
             project_for(call.actor, name, needed=Role.OWNER)
-        dataset = create_dataset(project, call.body, actor=call.actor)
-        return Answer(dataset_shape(dataset), 201, revision=_revision(dataset))
+        return _answer(call, create_dataset(project, call.body, actor=call.actor), 201)
 
 
 class DatasetDetail(ApiView):
@@ -113,8 +109,7 @@ class DatasetDetail(ApiView):
 
     @operation("A dataset", answer=ref("Dataset"), query={"fields": fields_parameter(DATASET)})
     def get(self, call: Call, dataset_id: str) -> Answer:
-        dataset = dataset_for(call.actor, dataset_id)
-        return Answer(trimmed(call, dataset_shape(dataset)), revision=_revision(dataset))
+        return _answer(call, dataset_for(call.actor, dataset_id))
 
     @operation("Change a dataset's description, or share it", answer=ref("Dataset"), body=CHANGES)
     def patch(self, call: Call, dataset_id: str) -> Answer:
@@ -124,12 +119,11 @@ class DatasetDetail(ApiView):
         call.require_match(dataset, _revision)
         if call.body:
             edit_dataset(dataset, call.body, actor=call.actor)
-        return Answer(dataset_shape(dataset), revision=_revision(dataset))
+        return _answer(call, dataset)
 
     @operation("Delete a dataset with all its versions", answer=ref("Dataset"))
     def delete(self, call: Call, dataset_id: str) -> Answer:
-        dataset = dataset_for(call.actor, dataset_id, needed=Role.OWNER)
-        call.require_match(dataset, _revision)
+        dataset = call.require_match(dataset_for(call.actor, dataset_id, needed=Role.OWNER), _revision)
         shown = dataset_shape(dataset)
         delete_dataset(dataset, actor=call.actor)
         return Answer(shown)
@@ -138,9 +132,7 @@ class DatasetDetail(ApiView):
 class Versions(ApiView):
     """The versions of a dataset, newest first. A new one is created from a stored manifest."""
 
-    @operation(
-        "List versions, newest first", answer=VERSIONS.schema("DatasetVersion"), query=VERSIONS.parameters()
-    )
+    @VERSIONS.operation("List versions, newest first", "DatasetVersion")
     def get(self, call: Call, dataset_id: str) -> Answer:
         rows = DatasetVersion.objects.whole().filter(dataset=dataset_for(call.actor, dataset_id))
         return paged(call, rows, VERSIONS, fetch=version_rows, shape=version_shapes)
@@ -200,6 +192,14 @@ class TagDetail(ApiView):
     def delete(self, call: Call, dataset_id: str, tag: str) -> Answer:
         remove_tag(dataset_for(call.actor, dataset_id, needed=Role.MEMBER), tag, actor=call.actor)
         return Answer(None, 204)
+
+
+def _listed(call: Call, rows: QuerySet[Dataset], listing: Listing) -> Answer:
+    return paged(call, rows, listing, fetch=dataset_rows, shape=dataset_shapes)
+
+
+def _answer(call: Call, dataset: Dataset, status: int = 200) -> Answer:
+    return Answer(trimmed(call, dataset_shape(dataset)), status, revision=_revision(dataset))
 
 
 def _revision(dataset: Dataset) -> Any:

@@ -32,9 +32,7 @@ SNAPSHOTS = Listing(
 class Snapshots(ApiView):
     """Snapshots of every project that the caller may see."""
 
-    @operation(
-        "List snapshots, newest first", answer=SNAPSHOTS.schema("Snapshot"), query=SNAPSHOTS.parameters()
-    )
+    @SNAPSHOTS.operation("List snapshots, newest first", "Snapshot")
     def get(self, call: Call) -> Answer:
         return paged(
             call, visible_snapshots(call.actor), SNAPSHOTS, fetch=snapshot_rows, shape=snapshot_shapes

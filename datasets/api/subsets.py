@@ -54,9 +54,7 @@ class Subsets(ApiView):
 
     parser_classes = [SelectionParser]
 
-    @operation(
-        "List a version's subsets", answer=SUBSETS.schema("DatasetVersion"), query=SUBSETS.parameters()
-    )
+    @SUBSETS.operation("List a version's subsets", "DatasetVersion")
     def get(self, call: Call, version_id: str) -> Answer:
         rows = subset_rows(version_for(call.actor, version_id))
         return paged(call, rows, SUBSETS, fetch=version_rows, shape=version_shapes)

@@ -1,5 +1,6 @@
 """REST views of volumes and storage classes."""
 
+from collections.abc import Callable
 from typing import Any
 
 from controlplane import fields
@@ -37,6 +38,7 @@ from jobs.fields.mounts import ACCESS_MODES, access_mode, size_bytes
 
 SIZE = {"anyOf": [{"type": "integer"}, {"type": "string"}], "description": 'Bytes, or a text such as "10Gi".'}
 MODE = {**STRING, "enum": list(ACCESS_MODES)}
+Action = Callable[..., Volume]
 _label = label_field(63, is_required=True)
 _keep = BodyField(fields.optional(fields.whole(1, 100_000)), nullable({**INTEGER, "minimum": 1}))
 _minutes = BodyField(
@@ -85,7 +87,7 @@ class StorageClasses(ApiView):
 class Volumes(ApiView):
     """Volumes of every project that the caller may see."""
 
-    @operation("List volumes", answer=VOLUMES.schema("Volume"), query=VOLUMES.parameters())
+    @VOLUMES.operation("List volumes", "Volume")
     def get(self, call: Call) -> Answer:
         return paged(call, visible_volumes(call.actor), VOLUMES, fetch=volume_rows, shape=volume_shapes)
 
@@ -93,8 +95,7 @@ class Volumes(ApiView):
     def post(self, call: Call) -> Answer:
         body = dict(call.body)
         project = project_for(call.actor, body.pop("project"), needed=Role.MEMBER)
-        volume = create_volume(project, body, actor=call.actor)
-        return Answer(volume_shape(volume), 201, revision=_revision(volume))
+        return _answer(call, create_volume(project, body, actor=call.actor), 201)
 
 
 class VolumeDetail(ApiView):
@@ -102,8 +103,7 @@ class VolumeDetail(ApiView):
 
     @operation("A volume", answer=ref("Volume"), query={"fields": fields_parameter(VOLUME)})
     def get(self, call: Call, volume_id: str) -> Answer:
-        volume = volume_for(call.actor, volume_id)
-        return Answer(trimmed(call, volume_shape(volume)), revision=_revision(volume))
+        return _answer(call, volume_for(call.actor, volume_id))
 
     @operation(
         "Change how often a snapshot of a volume is taken, and which are kept",
@@ -111,16 +111,14 @@ class VolumeDetail(ApiView):
         body=CHANGES,
     )
     def patch(self, call: Call, volume_id: str) -> Answer:
-        volume = volume_for(call.actor, volume_id, needed=Role.OWNER)
-        call.require_match(volume, _revision)
+        volume = call.require_match(volume_for(call.actor, volume_id, needed=Role.OWNER), _revision)
         if call.body:
             edit_volume(volume, call.body, actor=call.actor)
-        return Answer(volume_shape(volume), revision=_revision(volume))
+        return _answer(call, volume)
 
     @operation("Delete a volume that no unfinished job mounts; its snapshots stay", answer=ref("Volume"))
     def delete(self, call: Call, volume_id: str) -> Answer:
-        volume = volume_for(call.actor, volume_id, needed=Role.OWNER)
-        call.require_match(volume, _revision)
+        volume = call.require_match(volume_for(call.actor, volume_id, needed=Role.OWNER), _revision)
         delete_volume(volume, actor=call.actor)
         return Answer(volume_shape(volume))
 
@@ -130,8 +128,7 @@ class VolumeResize(ApiView):
 
     @operation("Change the size of a volume", answer=ref("Volume"), body=RESIZE)
     def post(self, call: Call, volume_id: str) -> Answer:
-        volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
-        return Answer(volume_shape(resize_volume(volume, call.body["size"], actor=call.actor)))
+        return _apply(call, volume_id, resize_volume, "size")
 
 
 class VolumeClone(ApiView):
@@ -139,8 +136,7 @@ class VolumeClone(ApiView):
 
     @operation("Create a copy of a volume", answer=ref("Volume"), status=201, body=CLONE)
     def post(self, call: Call, volume_id: str) -> Answer:
-        volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
-        return Answer(volume_shape(clone_volume(volume, call.body["name"], actor=call.actor)), 201)
+        return _apply(call, volume_id, clone_volume, "name", 201)
 
 
 class VolumeAccessMode(ApiView):
@@ -148,8 +144,7 @@ class VolumeAccessMode(ApiView):
 
     @operation("Change the access mode of a volume", answer=ref("Volume"), body=ACCESS_MODE)
     def post(self, call: Call, volume_id: str) -> Answer:
-        volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
-        return Answer(volume_shape(set_access_mode(volume, call.body["access_mode"], actor=call.actor)))
+        return _apply(call, volume_id, set_access_mode, "access_mode")
 
 
 class VolumeServiceTier(ApiView):
@@ -161,8 +156,16 @@ class VolumeServiceTier(ApiView):
         body=SERVICE_TIER,
     )
     def post(self, call: Call, volume_id: str) -> Answer:
-        volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
-        return Answer(volume_shape(set_service_tier(volume, call.body["service_tier"], actor=call.actor)))
+        return _apply(call, volume_id, set_service_tier, "service_tier")
+
+
+def _answer(call: Call, volume: Volume, status: int = 200) -> Answer:
+    return Answer(trimmed(call, volume_shape(volume)), status, revision=_revision(volume))
+
+
+def _apply(call: Call, volume_id: str, action: Action, field: str, status: int = 200) -> Answer:
+    volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
+    return Answer(volume_shape(action(volume, call.body[field], actor=call.actor)), status)
 
 
 def _revision(volume: Volume) -> Any:

@@ -1,6 +1,6 @@
 """REST views that submit, list and change jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -107,7 +107,7 @@ JOBS = PROJECT_JOBS.of_all_projects()
 class Jobs(ApiView):
     """Jobs of every project that the caller may see."""
 
-    @operation("List jobs across projects", answer=JOBS.schema("Job"), query=JOBS.parameters())
+    @JOBS.operation("List jobs across projects", "Job")
     def get(self, call: Call) -> Answer:
         return _listed(call, _visible(call.actor), JOBS)
 
@@ -115,7 +115,7 @@ class Jobs(ApiView):
 class ProjectJobs(ApiView):
     """Jobs of one project."""
 
-    @operation("List a project's jobs", answer=PROJECT_JOBS.schema("Job"), query=PROJECT_JOBS.parameters())
+    @PROJECT_JOBS.operation("List a project's jobs", "Job")
     def get(self, call: Call, name: str) -> Answer:
         return _listed(call, Job.objects.filter(project=project_for(call.actor, name)), PROJECT_JOBS)
 
@@ -169,16 +169,14 @@ class JobDetail(ApiView):
 
     @operation("Change priority or labels", answer=ref("Job"), body=CHANGES)
     def patch(self, call: Call, job_id: str) -> Answer:
-        job = job_for(call.actor, job_id, needed=Role.MEMBER)
-        call.require_match(job, _revision)
+        job = call.require_match(job_for(call.actor, job_id, needed=Role.MEMBER), _revision)
         if call.body:
             edit_job(job, call.body, actor=call.actor)
         return _shown(call.actor, job)
 
     @operation("Delete a job; one that runs is stopped first", answer=ref("Job"), status=202, also=(204,))
     def delete(self, call: Call, job_id: str) -> Answer:
-        job = job_for(call.actor, job_id, needed=Role.MEMBER)
-        call.require_match(job, _revision)
+        job = call.require_match(job_for(call.actor, job_id, needed=Role.MEMBER), _revision)
         sees = visible_project_names(call.actor)
         before = job_detail(job, sees)
         delete_job(job, actor=call.actor)
@@ -193,8 +191,7 @@ class JobStop(ApiView):
 
     @operation("Stop a job permanently; its record stays", answer=ref("Job"))
     def post(self, call: Call, job_id: str) -> Answer:
-        job = job_for(call.actor, job_id, needed=Role.MEMBER)
-        return _shown(call.actor, stop_job(job, actor=call.actor))
+        return _transition(call, job_id, stop_job)
 
 
 class JobSuspend(ApiView):
@@ -204,9 +201,8 @@ class JobSuspend(ApiView):
         "Have the job save a checkpoint, release its GPUs and hold it", answer=ref("Job"), body=SUSPEND
     )
     def post(self, call: Call, job_id: str) -> Answer:
-        job = job_for(call.actor, job_id, needed=Role.MEMBER)
         grace_seconds = call.body.get("grace_seconds", SUSPEND_GRACE_SECONDS)
-        return _shown(call.actor, suspend_job(job, actor=call.actor, grace_seconds=grace_seconds))
+        return _transition(call, job_id, partial(suspend_job, grace_seconds=grace_seconds))
 
 
 class JobResume(ApiView):
@@ -214,8 +210,7 @@ class JobResume(ApiView):
 
     @operation("Queue a suspended job again, at its original place", answer=ref("Job"))
     def post(self, call: Call, job_id: str) -> Answer:
-        job = job_for(call.actor, job_id, needed=Role.MEMBER)
-        return _shown(call.actor, resume_job(job, actor=call.actor))
+        return _transition(call, job_id, resume_job)
 
 
 class JobClone(ApiView):
@@ -226,6 +221,10 @@ class JobClone(ApiView):
         job = job_for(call.actor, job_id, needed=Role.MEMBER)
         name = call.body.get("name") or _free_name(job)
         return _submitted(call, job.project, clone_body(job, name))
+
+
+def _transition(call: Call, job_id: str, action: Callable[..., Job]) -> Answer:
+    return _shown(call.actor, action(job_for(call.actor, job_id, needed=Role.MEMBER), actor=call.actor))
 
 
 def _visible(actor: Actor) -> QuerySet[Job]:

@@ -1,5 +1,6 @@
 """REST views of one node, its pods and its verbs."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from controlplane import fields
@@ -46,9 +47,7 @@ class NodeDetail(ApiView):
 
     @operation("Move a node to a pool, or out of any", answer=ref("Node"), body=NODE_CHANGES)
     def patch(self, call: Call, name: str) -> Answer:
-        require_admin(call.actor)
-        node = node_for(call.actor, name)
-        call.require_match(node, _node_revision)
+        node = call.require_match(_changeable(call, name), _node_revision)
         set_node_pool(node, _pool_named(node, call.body["node_pool"]), actor=call.actor)
         return Answer(node_detail(node, None), revision=_node_revision(node))
 
@@ -58,8 +57,7 @@ class NodeCordon(ApiView):
 
     @operation("Give the node no new pods", answer=ref("Node"))
     def post(self, call: Call, name: str) -> Answer:
-        require_admin(call.actor)
-        return Answer(node_detail(cordon_node(node_for(call.actor, name), actor=call.actor), None))
+        return Answer(node_detail(cordon_node(_changeable(call, name), actor=call.actor), None))
 
 
 class NodeUncordon(ApiView):
@@ -71,8 +69,7 @@ class NodeUncordon(ApiView):
         answer=ref("Node"),
     )
     def post(self, call: Call, name: str) -> Answer:
-        require_admin(call.actor)
-        return Answer(node_detail(uncordon_node(node_for(call.actor, name), actor=call.actor), None))
+        return Answer(node_detail(uncordon_node(_changeable(call, name), actor=call.actor), None))
 
 
 class NodeDrain(ApiView):
@@ -82,12 +79,10 @@ class NodeDrain(ApiView):
         "Cordon and send preemptible jobs back to the queue; a dry run lists them", answer=ref("Drain")
     )
     def post(self, call: Call, name: str) -> Answer:
-        require_admin(call.actor)
-        node = node_for(call.actor, name)
+        node = _changeable(call, name)
         stays = [job for job in jobs_on(node) if not job.is_preemptible]
         moves = drain_node(node, actor=call.actor)
-        shown = {"moves": [_on_node(job) for job in moves], "stays": [_on_node(job) for job in stays]}
-        return Answer({"node": node.name} | shown)
+        return _moved(node, moves, stays)
 
 
 class NodeInterruptionNotice(ApiView):
@@ -100,10 +95,9 @@ class NodeInterruptionNotice(ApiView):
         body=INTERRUPTION,
     )
     def post(self, call: Call, name: str) -> Answer:
-        require_admin(call.actor)
-        node = node_for(call.actor, name)
+        node = _changeable(call, name)
         moves = interrupt_node(node, call.body["in_seconds"], actor=call.actor)
-        return Answer({"node": node.name, "moves": [_on_node(job) for job in moves], "stays": []})
+        return _moved(node, moves)
 
 
 class NodeConfirmDead(ApiView):
@@ -115,10 +109,19 @@ class NodeConfirmDead(ApiView):
         answer=ref("Drain"),
     )
     def post(self, call: Call, name: str) -> Answer:
-        require_admin(call.actor)
-        node = node_for(call.actor, name)
+        node = _changeable(call, name)
         moves = confirm_dead(node, actor=call.actor)
-        return Answer({"node": node.name, "moves": [_on_node(job) for job in moves], "stays": []})
+        return _moved(node, moves)
+
+
+def _changeable(call: Call, name: str) -> Node:
+    require_admin(call.actor)
+    return node_for(call.actor, name)
+
+
+def _moved(node: Node, moves: Iterable[Job], stays: Iterable[Job] = ()) -> Answer:
+    shown = {"moves": [_on_node(job) for job in moves], "stays": [_on_node(job) for job in stays]}
+    return Answer({"node": node.name} | shown)
 
 
 def _node_revision(node: Node) -> Any:

@@ -55,7 +55,7 @@ LOGS = {
 class JobPods(ApiView):
     """Pods of every attempt, including finished ones."""
 
-    @operation("List a job's pods", answer=PODS.schema("Pod"), query=PODS.parameters())
+    @PODS.operation("List a job's pods", "Pod")
     def get(self, call: Call, job_id: str) -> Answer:
         rows = Pod.objects.filter(job=job_for(call.actor, job_id))
         return paged(call, rows, PODS, fetch=_fetch_pods, shape=shape_pods)
@@ -64,7 +64,7 @@ class JobPods(ApiView):
 class JobEvents(ApiView):
     """Events of a job, newest first."""
 
-    @operation("List a job's events", answer=JOB_EVENTS.schema("Event"), query=JOB_EVENTS.parameters())
+    @JOB_EVENTS.operation("List a job's events", "Event")
     def get(self, call: Call, job_id: str) -> Answer:
         rows = Event.objects.filter(job_id=job_for(call.actor, job_id).pk)
         shape = partial(shape_events, sees=visible_project_names(call.actor))

@@ -68,11 +68,7 @@ class JobScale(ApiView):
 class JobScaleOperations(ApiView):
     """Scale operations of a job, newest first."""
 
-    @operation(
-        "List the changes of an elastic job's workers",
-        answer=SCALE_OPERATIONS.schema("ScaleOperation"),
-        query=SCALE_OPERATIONS.parameters(),
-    )
+    @SCALE_OPERATIONS.operation("List the changes of an elastic job's workers", "ScaleOperation")
     def get(self, call: Call, job_id: str) -> Answer:
         rows = ScaleOperation.objects.filter(job=job_for(call.actor, job_id))
         return paged(call, rows, SCALE_OPERATIONS, fetch=list, shape=_shape_scale_operations)

@@ -116,7 +116,7 @@ class Whoami(ApiView):
 class Tokens(ApiView):
     """The caller's tokens; for an admin, the tokens of all users. Revoked and expired ones are not listed."""
 
-    @operation("List live tokens", answer=TOKENS.schema("Token"), query=TOKENS.parameters())
+    @TOKENS.operation("List live tokens", "Token")
     def get(self, call: Call) -> Answer:
         return paged(
             call,
@@ -152,8 +152,7 @@ class TokenDetail(ApiView):
 
     @operation("Revoke a token at once", answer={}, status=204)
     def delete(self, call: Call, token_id: str) -> Answer:
-        token = _token_for(call.actor, token_id)
-        call.require_match(token, _token_revision)
+        token = call.require_match(_token_for(call.actor, token_id), _token_revision)
         revoke_token(token, actor=call.actor)
         return Answer(None, 204)
 
@@ -179,7 +178,7 @@ def _hashed_password(call: Call, username: str) -> str | None:
 class Users(ApiView):
     """The users. For admins only."""
 
-    @operation("List users", answer=USERS.schema("User"), query=USERS.parameters())
+    @USERS.operation("List users", "User")
     def get(self, call: Call) -> Answer:
         _require_site_admin(call.actor)
         rows = User.objects.all()
@@ -201,8 +200,7 @@ class UserDetail(ApiView):
 
     @operation("A user", answer=ref("User"), query={"fields": fields_parameter(USER)})
     def get(self, call: Call, username: str) -> Answer:
-        user = _visible_user(call.actor, username)
-        return Answer(trimmed(call, _user(user)), revision=_user(user))
+        return _shown(call, _visible_user(call.actor, username))
 
     @operation(
         "Change the site role, lock an account or set a password",
@@ -212,15 +210,18 @@ class UserDetail(ApiView):
         before=_hashed_password,
     )
     def patch(self, call: Call, username: str) -> Answer:
-        user = _visible_user(call.actor, username)
-        call.require_match(user, _user)
+        user = call.require_match(_visible_user(call.actor, username), _user)
         changes = {name: value for name, value in call.body.items() if name in ("is_admin", "is_active")}
         if changes:
             edit_user(user, actor=call.actor, **changes)
         if (hashed := call.prepared) is not None:
             save_password(user, hashed, actor=call.actor, keep_tokens=call.body.get("keep_tokens", False))
             _keep_session(call, user)
-        return Answer(_user(user), revision=_user(user))
+        return _shown(call, user)
+
+
+def _shown(call: Call, user: User) -> Answer:
+    return Answer(trimmed(call, _user(user)), revision=_user(user))
 
 
 def _keep_session(call: Call, user: User) -> None:

@@ -106,7 +106,7 @@ NODES = Listing(
 class Clusters(ApiView):
     """The clusters that are not detached. Every user may read them; admins may register one."""
 
-    @operation("List clusters", answer=CLUSTERS.schema("Cluster"), query=CLUSTERS.parameters())
+    @CLUSTERS.operation("List clusters", "Cluster")
     def get(self, call: Call) -> Answer:
         shape = partial(cluster_rows, is_admin=call.actor.is_admin)
         return paged(call, _attached(), CLUSTERS, fetch=list, shape=shape)
@@ -134,14 +134,12 @@ class ClusterDetail(ApiView):
 
     @operation("A cluster", answer=ref("Cluster"), query={"fields": fields_parameter(CLUSTER)})
     def get(self, call: Call, name: str) -> Answer:
-        cluster = cluster_for(name)
-        return _answer(call, cluster)
+        return _answer(call, cluster_for(name))
 
     @operation("Edit a cluster", answer=ref("Cluster"), body=CLUSTER_CHANGES)
     def patch(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
-        cluster = cluster_for(name)
-        call.require_match(cluster, _cluster_revision)
+        cluster = call.require_match(cluster_for(name), _cluster_revision)
         changes: dict[str, Any] = {
             name: call.body[name]
             for name in ("scheduler", "settings", "usage_half_life_hours")
@@ -156,9 +154,7 @@ class ClusterDetail(ApiView):
     @operation("Detach a cluster without projects", answer={}, status=204)
     def delete(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
-        cluster = cluster_for(name)
-        call.require_match(cluster, _cluster_revision)
-        detach_cluster(cluster, actor=call.actor)
+        detach_cluster(call.require_match(cluster_for(name), _cluster_revision), actor=call.actor)
         return Answer(None, 204)
 
 
@@ -175,7 +171,7 @@ class NodePools(ApiView):
     """Node pools: named groups of nodes. Every user may read them; admins may create one, without `cluster` in the
     body on the first cluster."""
 
-    @operation("List node pools", answer=POOLS.schema("NodePool"), query=POOLS.parameters())
+    @POOLS.operation("List node pools", "NodePool")
     def get(self, call: Call) -> Answer:
         rows = NodePool.objects.filter(cluster__detached_at=None).select_related("cluster")
         return paged(call, rows.prefetch_related("nodes"), POOLS, fetch=list, shape=_shape_pools)
@@ -205,7 +201,7 @@ class NodePoolDetail(ApiView):
 class Nodes(ApiView):
     """Nodes with their GPUs. Every user may read them."""
 
-    @operation("List nodes with their devices", answer=NODES.schema("Node"), query=NODES.parameters())
+    @NODES.operation("List nodes with their devices", "Node")
     def get(self, call: Call) -> Answer:
         rows = Node.objects.filter(cluster__detached_at=None).select_related("cluster", "pool")
         return paged(call, rows, NODES, fetch=list, shape=node_rows)

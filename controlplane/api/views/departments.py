@@ -23,7 +23,7 @@ DEPARTMENTS = Listing(DEPARTMENT, {"name": ("name",), "created_at": ("created_at
 class Departments(ApiView):
     """Departments, the parents of projects. Every user may read them; admins may create one."""
 
-    @operation("List departments", answer=DEPARTMENTS.schema("Department"), query=DEPARTMENTS.parameters())
+    @DEPARTMENTS.operation("List departments", "Department")
     def get(self, call: Call) -> Answer:
         return paged(call, Department.objects.all(), DEPARTMENTS, fetch=list, shape=department_rows)
 
@@ -43,16 +43,13 @@ class DepartmentDetail(ApiView):
     @operation("Edit a department", answer=ref("Department"), body=SHARE_FIELDS)
     def patch(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
-        department = _department_for(name)
-        call.require_match(department, _revision)
+        department = call.require_match(_department_for(name), _revision)
         return _answer(call, edit_department(department, _columns(call.body), actor=call.actor))
 
     @operation("Delete a department without projects", answer={}, status=204)
     def delete(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
-        department = _department_for(name)
-        call.require_match(department, _revision)
-        delete_department(department, actor=call.actor)
+        delete_department(call.require_match(_department_for(name), _revision), actor=call.actor)
         return Answer(None, 204)
 
 

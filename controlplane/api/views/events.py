@@ -8,7 +8,7 @@ from django.db.models import Q, QuerySet
 
 from controlplane.access import Actor, Forbidden, visible_project_ids, visible_project_names
 from controlplane.api import query
-from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.operations import Answer, ApiView, Call
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.api.query import BIGGEST
 from controlplane.api.schemas import AUDIT_ENTRY, EVENT
@@ -57,7 +57,7 @@ class Events(ApiView):
     """The events that the caller may see, newest first; `ordering=seq` with `since` continues after an event
     number."""
 
-    @operation("List events", answer=EVENTS.schema("Event"), query=EVENTS.parameters())
+    @EVENTS.operation("List events", "Event")
     def get(self, call: Call) -> Answer:
         _ids_for_names(call)
         shape = partial(shape_events, sees=visible_project_names(call.actor))
@@ -67,7 +67,7 @@ class Events(ApiView):
 class Audit(ApiView):
     """The audit log. For admins only."""
 
-    @operation("List who did what", answer=AUDIT.schema("AuditEntry"), query=AUDIT.parameters())
+    @AUDIT.operation("List who did what", "AuditEntry")
     def get(self, call: Call) -> Answer:
         if not call.actor.is_admin:
             raise Forbidden("Only an admin may read the audit log.")

@@ -130,7 +130,7 @@ MEMBERS = Listing(
 class Projects(ApiView):
     """The projects that the caller may view. Admins may create one, with its members."""
 
-    @operation("List projects", answer=PROJECTS.schema("Project"), query=PROJECTS.parameters())
+    @PROJECTS.operation("List projects", "Project")
     def get(self, call: Call) -> Answer:
         rows = visible_projects(call.actor).select_related("cluster", "department")
         return paged(call, rows, PROJECTS, fetch=list, shape=project_rows)
@@ -160,8 +160,7 @@ class ProjectDetail(ApiView):
 
     @operation("Edit a project: owners some fields, admins all", answer=ref("Project"), body=CHANGES)
     def patch(self, call: Call, name: str) -> Answer:
-        project = project_for(call.actor, name, needed=Role.OWNER)
-        call.require_match(project, _revision)
+        project = call.require_match(project_for(call.actor, name, needed=Role.OWNER), _revision)
         columns, members = _fields(call.body)
         if "cluster" in call.body:
             columns["cluster"] = _cluster_named(call.body["cluster"])
@@ -180,8 +179,7 @@ class ProjectDetail(ApiView):
         status=200,
     )
     def delete(self, call: Call, name: str) -> Answer:
-        project = project_for(call.actor, name, needed=Role.OWNER)
-        call.require_match(project, _revision)
+        project = call.require_match(project_for(call.actor, name, needed=Role.OWNER), _revision)
         require_admin(call.actor)
         taken = {"project": project.name} | taken_along(project)
         if not call.is_dry_run or not taken["unfinished_jobs"]:
@@ -192,7 +190,7 @@ class ProjectDetail(ApiView):
 class Members(ApiView):
     """The members of a project. All of them may list them; owners and admins may add one."""
 
-    @operation("List members", answer=MEMBERS.schema("Member"), query=MEMBERS.parameters())
+    @MEMBERS.operation("List members", "Member")
     def get(self, call: Call, name: str) -> Answer:
         rows = Membership.objects.filter(project=project_for(call.actor, name))
         return paged(call, rows, MEMBERS, fetch=_fetch_members, shape=_shape_members)
@@ -217,16 +215,14 @@ class MemberDetail(ApiView):
     @operation("Change a member's role", answer=ref("Member"), body=NEW_ROLE)
     def patch(self, call: Call, name: str, username: str) -> Answer:
         project = project_for(call.actor, name, needed=Role.OWNER)
-        membership = _membership(project, username)
-        call.require_match(membership, _shape_member)
+        membership = call.require_match(_membership(project, username), _shape_member)
         changed = set_member(project, membership.user, call.body["role"], actor=call.actor)
         return Answer(_shape_member(changed), revision=_shape_member(changed))
 
     @operation("Remove a member from the project", answer={}, status=204)
     def delete(self, call: Call, name: str, username: str) -> Answer:
         project = project_for(call.actor, name, needed=Role.OWNER)
-        membership = _membership(project, username)
-        call.require_match(membership, _shape_member)
+        membership = call.require_match(_membership(project, username), _shape_member)
         remove_member(project, membership.user, actor=call.actor)
         return Answer(None, 204)
 
