@@ -1,7 +1,7 @@
 """OBSERVE: read rows into a ClusterView, with a fixed number of queries for any number of jobs and nodes."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import is_, itemgetter
@@ -29,7 +29,7 @@ from datasets.queries.volumes import volume_waits
 from jobs import lifecycle
 from jobs.models import Job, Pod
 from jobs.queries import plain_rows
-from jobs.row_cache import RowCache, in_order
+from jobs.row_cache import RowCache, updated_in_order
 from jobs.run_times import RunTimeCache
 
 # How long a job prefers other nodes after the cluster refused its pod on one. The cause may be in no view, such
@@ -121,9 +121,9 @@ def observe(
     """
     kept = JobCache() if kept is None else kept
     placements = kept.placements.read(cluster)
-    rows = kept.rows_of(cluster, now)
-    waits = _waits(cluster, now, rows)
-    kept.note(rows, placements, waits)
+    kept.read_rows(cluster, now)
+    waits = _waits(cluster, now, kept.rows)
+    kept.note(placements, waits)
     jobs = kept.views
     held = _held_by_others(placements, kept)
     projects = _projects(cluster.pk)
@@ -187,26 +187,39 @@ class JobCache:
 
     def __init__(self) -> None:
         self.views: tuple[JobView, ...] = ()
-        self.holds: Mapping[str, HoldStatus] = {}
+        # Another object after any of the statuses changed.
+        self.holds: Mapping[str, HoldStatus] = _Holds(self)
         self._rows = RowCache(_JOB_COLUMNS)
         self._server: str | None = None
         self.usage = UsageCache()
         self._run_times = RunTimeCache()
         self.placements, self.nodes = PlacementCache(), NodeCache()
         self._known: dict[str, _Entry] = {}
+        # Jobs with placements that are not among the known ones in an active state.
+        self.inactive: set[str] = set()
         # Placements and waits of the last observation.
         self._others: tuple[Placements, _Waits] = ({}, _Waits({}, {}, DataView()))
         # Jobs to compare: kept until `note` has returned, because an observation may fail after its rows were read.
         # None: all.
         self._changed: set[str] | None = None
 
-    def rows_of(self, cluster: Cluster, now: datetime) -> list[Mapping[str, Any]]:
-        """Read the rows of the unfinished jobs, sorted by submit_rank, and return them. An unchanged row is the same
-        object as before."""
+    @property
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """Return the rows of the unfinished jobs as last read, sorted by submit_rank."""
+        return self._rows.rows
+
+    def hold_of(self, job: str) -> HoldStatus | None:
+        """Return the hold status in a job's row; None if it has none."""
+        entry = self._known.get(job)
+        return None if entry is None else entry[3]
+
+    def read_rows(self, cluster: Cluster, now: datetime) -> None:
+        """Read the rows of the unfinished jobs. An unchanged row is the same object as before."""
         if self._run_times.renew(cluster, now, self._known):
             # Set before the read, which may fail.
             self._changed = None
-        rows, server = self._rows.read(lambda: _unfinished(cluster)), self._rows.server
+        self._rows.read(lambda: _unfinished(cluster))
+        server = self._rows.server
         if self._rows.changed is None:
             self._changed = None
         elif self._changed is not None:
@@ -214,29 +227,52 @@ class JobCache:
         if server != self._server:
             # After a restore a pod's key may belong to another pod. The next observation reads all of them.
             self.placements, self._server = PlacementCache(), server
-        return rows
 
-    def note(self, rows: Sequence[Mapping[str, Any]], placements: Placements, waits: _Waits) -> None:
-        """Update `views` and `holds` from the rows. A job whose view is unchanged keeps the same object."""
-        wanted, known, views = self._wanted(placements, waits), self._known, JobViews()
+    def note(self, placements: Placements, waits: _Waits) -> None:
+        """Update `views`, `holds` and `inactive` from the rows. A job whose view is unchanged keeps the same object."""
+        wanted, views = self._wanted(placements, waits), JobViews()
         if wanted is None:
-            found = {row["id"]: self._compared(row, placements, waits, views) for row in rows}
+            self._note_all(placements, waits, views)
         else:
-            found = self._updated(wanted, placements, waits, views)
-        # `_updated` returns another mapping only if jobs changed.
-        if found is not known:
-            entries = found.values()
-            if wanted is not None or len(known) != len(entries) or not all(map(is_, entries, known.values())):
-                self.views = tuple(map(_VIEW, entries))
-                self.holds = self._all_holds(found) if wanted is None else self._holds(found, wanted)
+            self._note_some(wanted, placements, waits, views)
         # Assigned last, so that after a failure the next read still compares with the rows that `views` was
         # built from.
-        self._known, self._others, self._changed = found, (placements, waits), set()
+        self._others, self._changed = (placements, waits), set()
 
-    def inactive(self, jobs: Iterable[str]) -> list[str]:
-        """Return those of these jobs that are not among the known ones in an active state."""
+    def _note_all(self, placements: Placements, waits: _Waits, views: JobViews) -> None:
         known = self._known
-        return [job for job in jobs if job not in known or known[job][2].state != "active"]
+        found = {row["id"]: self._compared(row, placements, waits, views) for row in self.rows}
+        if len(known) != len(found) or not all(map(is_, found.values(), known.values())):
+            self.views = tuple(map(_VIEW, found.values()))
+            if _holds_of(found) != _holds_of(known):
+                self.holds = _Holds(self)
+            self._known = found
+        self.inactive = {job for job in placements if not self._is_active(job)}
+
+    def _note_some(self, wanted: Set[str], placements: Placements, waits: _Waits, views: JobViews) -> None:
+        """Compare the `wanted` jobs with their rows; no other job differs."""
+        known, news, left = self._known, dict[str, _Entry](), []
+        for key in wanted:
+            row = self._rows.row_of(key)
+            if row is not None:
+                entry = self._compared(row, placements, waits, views)
+                if entry is not known.get(key):
+                    news[key] = entry
+            elif key in known:
+                left.append(key)
+        if news or left:
+            if any(status != self.hold_of(key) for key, (*_, status) in news.items()) or any(
+                map(self.hold_of, left)
+            ):
+                self.holds = _Holds(self)
+            self._known = updated_in_order(known, news, left, _rank_of)
+            self.views = tuple(map(_VIEW, self._known.values()))
+        self.inactive -= wanted
+        self.inactive |= {job for job in wanted if job in placements and not self._is_active(job)}
+
+    def _is_active(self, job: str) -> bool:
+        entry = self._known.get(job)
+        return entry is not None and entry[2].state == "active"
 
     def _wanted(self, placements: Placements, waits: _Waits) -> set[str] | None:
         """Return the ids of the jobs that may differ from the last observation; None if any may."""
@@ -248,22 +284,6 @@ class JobCache:
             wanted |= {job for job, one in placements.items() if before.get(job) is not one}
             wanted |= before.keys() - placements.keys()
         return wanted
-
-    def _updated(
-        self, wanted: Set[str], placements: Placements, waits: _Waits, views: JobViews
-    ) -> dict[str, _Entry]:
-        """Return all known jobs, with the `wanted` ones compared with their rows; the same mapping as before if none
-        changed."""
-        known, news, left = self._known, dict[str, _Entry](), []
-        for key in wanted:
-            row = self._rows.row_of(key)
-            if row is not None:
-                entry = self._compared(row, placements, waits, views)
-                if entry is not known.get(key):
-                    news[key] = entry
-            elif key in known:
-                left.append(key)
-        return in_order(known, news, left, _rank_of) if news or left else known
 
     def _compared(
         self, row: Mapping[str, Any], placements: Placements, waits: _Waits, views: JobViews
@@ -282,25 +302,29 @@ class JobCache:
             view = before[2]
         return row, seen, view, _hold_status(row)
 
-    def _all_holds(self, found: Mapping[str, _Entry]) -> Mapping[str, HoldStatus]:
-        """Return the hold statuses of the jobs in `found`; the same mapping as before if none differs."""
-        holds = {key: status for key, (*_, status) in found.items() if status is not None}
-        return self.holds if holds == self.holds else holds
 
-    def _holds(self, found: Mapping[str, _Entry], wanted: Iterable[str]) -> Mapping[str, HoldStatus]:
-        """Return the hold statuses of the jobs in `found`, of which only the `wanted` ones may differ. Return the
-        same mapping as before if none differs, so that the holds are not compared again."""
-        now = {key: found[key][3] if key in found else None for key in wanted}
-        news = {key: status for key, status in now.items() if status != self.holds.get(key)}
-        if not news:
-            return self.holds
-        holds = dict(self.holds)
-        for key, status in news.items():
-            if status is None:
-                del holds[key]
-            else:
-                holds[key] = status
-        return holds
+class _Holds(Mapping[str, HoldStatus]):
+    """The current hold statuses of a cache's queued jobs, by job id. Later observations change what it contains."""
+
+    # No mapping of its own: with 100,000 queued jobs a copy takes longer than all other work on holds.
+    def __init__(self, jobs: JobCache) -> None:
+        self._jobs = jobs
+
+    def __getitem__(self, job: str) -> HoldStatus:
+        status = self._jobs.hold_of(job)
+        if status is None:
+            raise KeyError(job)
+        return status
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_holds_of(self._jobs._known))
+
+    def __len__(self) -> int:
+        return len(_holds_of(self._jobs._known))
+
+
+def _holds_of(known: Mapping[str, _Entry]) -> dict[str, HoldStatus]:
+    return {key: status for key, (*_, status) in known.items() if status is not None}
 
 
 def _rank_of(entry: _Entry) -> int:
@@ -310,7 +334,7 @@ def _rank_of(entry: _Entry) -> int:
 def _held_by_others(placements: Placements, jobs: JobCache) -> Mapping[tuple[str, int], int]:
     """Return the milli-GPUs, by (node, device index), that are held by pods of jobs that are not active any more."""
     held: dict[tuple[str, int], int] = defaultdict(int)
-    for job in jobs.inactive(placements):
+    for job in jobs.inactive:
         for place in placements[job]:
             for index, milli in place.devices:
                 held[place.node, index] += milli
@@ -323,7 +347,7 @@ def _unfinished(cluster: Cluster) -> QuerySet[Job]:
     return jobs.order_by("submit_rank")
 
 
-def _waits(cluster: Cluster, now: datetime, rows: Iterable[Mapping[str, Any]]) -> _Waits:
+def _waits(cluster: Cluster, now: datetime, rows: Iterator[Mapping[str, Any]]) -> _Waits:
     """Read what queued jobs wait for. `rows`: of the jobs; read them before, so that this covers every queued job."""
     if not any(row["state"] == lifecycle.QUEUED for row in rows):
         return _Waits({}, {}, observe_data(cluster, has_queued_jobs=False))

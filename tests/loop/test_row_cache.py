@@ -25,7 +25,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def queued(cache: RowCache) -> list[Any]:
-    return cache.read(lambda: Job.objects.filter(state=QUEUED).order_by("submit_rank"))
+    cache.read(lambda: Job.objects.filter(state=QUEUED).order_by("submit_rank"))
+    return list(cache.rows)
 
 
 def names(rows: Sequence[Any]) -> list[str]:
@@ -156,7 +157,8 @@ def test_a_job_with_pods_that_ends_while_another_goes_back_to_the_queue(cache: R
     unfinished = _unfinished_cache()
     Job.objects.filter(name="a").update(state="succeeded")
     Job.objects.filter(name="b").update(state="queued")
-    assert names(unfinished.read(_unfinished)) == ["b", "c"]
+    unfinished.read(_unfinished)
+    assert names(list(unfinished.rows)) == ["b", "c"]
     gone = Job.objects.get(name="a")
     assert unfinished.changed is not None
     assert str(gone.pk) in unfinished.changed
