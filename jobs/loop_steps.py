@@ -2,7 +2,7 @@
 
 from controlplane.loop.steps import LoopStep
 from jobs.allocation import record_allocation
-from jobs.row_cache import forget_changes
+from jobs.change_list import forget_changes
 
 STEPS = (
     LoopStep("allocation", record_allocation, every_seconds=60),

@@ -9,7 +9,8 @@ from typing import TypeAlias
 from controlplane.engines.base import DepartmentReport, ProjectReport
 from controlplane.loop.hold_writes import HoldProgress
 from controlplane.loop.observe import JobCache
-from controlplane.loop.pod_diff import DiffCache
+from controlplane.loop.pod_diff import DiffCache, PodCache
+from controlplane.loop.unsettled import UnsettledJobs
 from controlplane.models import Cluster
 from controlplane.scheduling.incremental import Scheduler
 from jobs.telemetry.collect import UsageMemory
@@ -36,7 +37,9 @@ class ClusterContext:
     housekept_at: datetime | None = None
     planned_at: float = 0.0
     plan_seconds: float = 0.0
+    pods: PodCache = field(default_factory=PodCache)
     diffs: DiffCache = field(default_factory=DiffCache)
+    unsettled: UnsettledJobs = field(default_factory=UnsettledJobs)
     jobs: JobCache = field(default_factory=JobCache)
     scheduler: Scheduler = field(default_factory=Scheduler)
     holds: HoldProgress = field(default_factory=HoldProgress)

@@ -1,6 +1,6 @@
 """Requeue jobs whose pods the cluster's own scheduler preempted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from controlplane.engines.base import PREEMPTED as POD_PREEMPTED
@@ -13,16 +13,16 @@ from jobs.models import Job
 from jobs.transitions import Target, send
 
 
-def send_back(reports: Mapping[str, PodReport], pods: Sequence[PodKey]) -> None:
-    """Requeue the jobs of `pods` that the cluster's own scheduler has preempted, even while they still run.
-    `reports`: by pod name.
+def send_back(reports: Mapping[str, PodReport], pods: Mapping[str, PodKey]) -> None:
+    """Requeue the jobs of `pods` that the cluster's own scheduler has preempted, even while they still run. Both
+    mappings are by pod name.
 
     Call it before the ends of pods are read: the job then records what preempted it, and the end uses up no retry.
     """
     taken = {
-        pod.job_id: report
-        for pod in pods
-        if (report := reports.get(pod.name)) is not None and report.reason == POD_PREEMPTED
+        pods[name].job_id: report
+        for name, report in reports.items()
+        if report.reason == POD_PREEMPTED and name in pods
     }
     if not taken:
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Min, Q, QuerySet
+from django.db.models import Min, Q, QuerySet
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import DISRUPTIONS
@@ -15,6 +15,7 @@ from controlplane.fields import LONGEST_MESSAGE
 from controlplane.logstore.progress import latest_progress, progress_after
 from controlplane.logstore.reader import log_path
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
+from controlplane.loop.cluster_context import context_of
 from controlplane.loop.membership import newest_generations, ranks_of
 from controlplane.models import Cluster, Command, Event
 from controlplane.models.prepared import prepared
@@ -60,7 +61,7 @@ def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
     """Move every job of a cluster as far as its pods require, store why starting jobs wait, and return the jobs that
     were examined. For an unreachable cluster this is enough: its pods keep their last state, unless an operator
     declares a node dead."""
-    jobs = _unsettled(cluster.pk)
+    jobs = context_of(cluster).unsettled.read(cluster)
     standings = _standings(jobs) if jobs else {}
     memberships = newest_generations([job for job in jobs if KINDS[job.kind].is_elastic])
     moving = []
@@ -93,26 +94,6 @@ def _expired(cluster: int, now: datetime) -> QuerySet[Job]:
     expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
     # The limit bounds the transaction; the rest is removed in the next cycle.
     return expired.select_related("project")[:100]
-
-
-@prepared
-def _unsettled(cluster: int) -> QuerySet[Job]:
-    """Return the active jobs whose state may have to change, by primary key, which is the order of locks. These are
-    stopping jobs; jobs with an ended pod in the current attempt; starting jobs with a pod that runs or reports a
-    reason; jobs under a time limit."""
-    active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
-    pods = Pod.objects.filter(job__project__cluster=cluster, job__state__in=lifecycle.ACTIVE_STATES)
-    of_attempt = pods.filter(attempt__number=F("job__attempt"))
-    ended = of_attempt.filter(Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed")))
-    begun = of_attempt.filter(~Q(reason="") | Q(state="running"), job__state=lifecycle.STARTING)
-    limits = Q(max_runtime_seconds__gt=0)
-    limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
-    others = active.filter(Q(state=lifecycle.STOPPING) | limits)
-    # A union: PostgreSQL would join all pods of active jobs for one subquery with both conditions on pods, and start
-    # parallel workers for one condition on all active jobs.
-    unsettled = others.values("pk").union(ended.values("job"), begun.values("job"))
-    # Every writer of several job rows locks them in key order.
-    return Job.objects.filter(pk__in=unsettled).order_by("pk").select_related("project", "user")
 
 
 def _standings(jobs: list[Job]) -> dict[tuple[Any, int], list[PodStanding]]:

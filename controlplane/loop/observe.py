@@ -120,7 +120,7 @@ def observe(
     observations of this cluster; None reads everything anew.
     """
     kept = JobCache() if kept is None else kept
-    placements = kept.placements.read(cluster)
+    placements = kept.read_placements(cluster)
     kept.read_rows(cluster, now)
     waits = _waits(cluster, now, kept.rows)
     kept.note(placements, waits)
@@ -190,15 +190,13 @@ class JobCache:
         # Another object after any of the statuses changed.
         self.holds: Mapping[str, HoldStatus] = _Holds(self)
         self._rows = RowCache(_JOB_COLUMNS)
-        self._server: str | None = None
         self.usage = UsageCache()
         self._run_times = RunTimeCache()
-        self.placements, self.nodes = PlacementCache(), NodeCache()
+        self._placements, self.nodes = PlacementCache(), NodeCache()
         self._known: dict[str, _Entry] = {}
         # Jobs with placements that are not among the known ones in an active state.
         self.inactive: set[str] = set()
-        # Placements and waits of the last observation.
-        self._others: tuple[Placements, _Waits] = ({}, _Waits({}, {}, DataView()))
+        self._waited = _Waits({}, {}, DataView())
         # Jobs to compare: kept until `note` has returned, because an observation may fail after its rows were read.
         # None: all.
         self._changed: set[str] | None = None
@@ -213,31 +211,34 @@ class JobCache:
         entry = self._known.get(job)
         return None if entry is None else entry[3]
 
+    def read_placements(self, cluster: Cluster) -> Placements:
+        """Return the placements of the unreleased pods, by job."""
+        placements = self._placements.read(cluster)
+        if self._changed is not None:
+            self._changed |= self._placements.changed
+        return placements
+
     def read_rows(self, cluster: Cluster, now: datetime) -> None:
         """Read the rows of the unfinished jobs. An unchanged row is the same object as before."""
         if self._run_times.renew(cluster, now, self._known):
             # Set before the read, which may fail.
             self._changed = None
         self._rows.read(lambda: _unfinished(cluster))
-        server = self._rows.server
         if self._rows.changed is None:
             self._changed = None
         elif self._changed is not None:
             self._changed |= self._rows.changed
-        if server != self._server:
-            # After a restore a pod's key may belong to another pod. The next observation reads all of them.
-            self.placements, self._server = PlacementCache(), server
 
     def note(self, placements: Placements, waits: _Waits) -> None:
         """Update `views`, `holds` and `inactive` from the rows. A job whose view is unchanged keeps the same object."""
-        wanted, views = self._wanted(placements, waits), JobViews()
+        wanted, views = self._wanted(waits), JobViews()
         if wanted is None:
             self._note_all(placements, waits, views)
         else:
             self._note_some(wanted, placements, waits, views)
         # Assigned last, so that after a failure the next read still compares with the rows that `views` was
         # built from.
-        self._others, self._changed = (placements, waits), set()
+        self._waited, self._changed = waits, set()
 
     def _note_all(self, placements: Placements, waits: _Waits, views: JobViews) -> None:
         known = self._known
@@ -274,16 +275,9 @@ class JobCache:
         entry = self._known.get(job)
         return entry is not None and entry[2].state == "active"
 
-    def _wanted(self, placements: Placements, waits: _Waits) -> set[str] | None:
+    def _wanted(self, waits: _Waits) -> set[str] | None:
         """Return the ids of the jobs that may differ from the last observation; None if any may."""
-        if self._changed is None:
-            return None
-        before, waited = self._others
-        wanted = self._changed | waits.differing(waited)
-        if placements is not before:
-            wanted |= {job for job, one in placements.items() if before.get(job) is not one}
-            wanted |= before.keys() - placements.keys()
-        return wanted
+        return None if self._changed is None else self._changed | waits.differing(self._waited)
 
     def _compared(
         self, row: Mapping[str, Any], placements: Placements, waits: _Waits, views: JobViews

@@ -19,7 +19,7 @@ from controlplane.loop.cluster_context import context_of
 from controlplane.loop.delegated import open_offers
 from controlplane.loop.external_preemptions import send_back
 from controlplane.loop.job_transitions import settle_jobs
-from controlplane.loop.pod_diff import OPEN, pod_keys
+from controlplane.loop.pod_diff import OPEN
 from controlplane.loop.pod_lookup import PodLookup
 from controlplane.models import Cluster, Command, Event, Node
 from controlplane.models.bulk_insert import insert_rows
@@ -56,7 +56,8 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
         note_reachable(cluster, False, str(error))
         return frozenset()
     note_reachable(cluster, True, "")
-    held, compared = pod_keys(cluster), context_of(cluster).diffs
+    context = context_of(cluster)
+    held, compared = context.pods.read(cluster), context.diffs
     send_back(reports, held)
     keys = compared.differing(cluster, held, reports)
     pods = list(Pod.objects.filter(pk__in=keys).order_by("pk")) if keys else []
@@ -66,8 +67,7 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
     compared.note(set(pods).difference(changed), reports)
     for first in range(0, len(changed), BATCH):
         one_by_one(changed[first : first + BATCH], lambda batch: _write(batch, states, now))
-    names = {pod.name for pod in held}
-    orphans = [report for name, report in reports.items() if name not in names]
+    orphans = [report for name, report in reports.items() if name not in held]
     staying = _clear_away(cluster, orphans, now) if orphans else set()
     settle_jobs(cluster, now)
     return _nodes_with_orphans(orphans, staying)

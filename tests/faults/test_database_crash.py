@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from jobs.row_cache import SERVER
+from jobs.change_list import SERVER
 from tests.servers import postgres, postgres_home
 from tests.waiting import wait_until
 

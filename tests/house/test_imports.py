@@ -88,6 +88,7 @@ LAYERS = {
     "jobs.models": "models",
     "jobs.migrations": "models",
     "jobs.queries": "queries",
+    "jobs.change_list": "queries",
     "jobs.row_cache": "queries",
     "jobs.outlook": "queries",
     "jobs.estimate_record": "queries",

@@ -40,7 +40,7 @@ def test_unchanged_pods_are_compared_again_in_parts(plant, monkeypatch):
     monkeypatch.setattr(pod_diff.time, "monotonic", lambda: seconds[-1])
     pods = [Pod(pk=key, name=f"pod-{key}", state="running", job_id=UUID(int=key)) for key in range(1, 241)]
     reports = {pod.name: PodReport(pod.name, "running", "", "") for pod in pods}
-    held = [PodKey(pod.pk, pod.name, "running", "", "", pod.job_id) for pod in pods]
+    held = {pod.name: PodKey(pod.pk, pod.name, "running", "", "", pod.job_id) for pod in pods}
     cache, again = DiffCache(), []
     assert cache.differing(plant.cluster, held, reports) == [pod.pk for pod in pods]
     cache.note(pods, reports)

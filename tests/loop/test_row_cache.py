@@ -10,9 +10,10 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane.models import Project
+from jobs.change_list import forget_changes
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job
-from jobs.row_cache import RowCache, _Queries, forget_changes
+from jobs.row_cache import RowCache, _Queries
 from tests.builders import make_counters, make_job, make_project
 from tests.waiting import wait_until
 
@@ -192,7 +193,7 @@ def test_a_job_that_comes_and_leaves_between_the_two_statements_of_a_read(
 
 @on_postgres
 def test_a_read_that_needs_deleted_entries_reads_all_rows(cache: RowCache, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jobs.row_cache.LISTED_SECONDS", -1)
+    monkeypatch.setattr("jobs.change_list.LISTED_SECONDS", -1)
 
     def reads_nothing() -> bool:
         return queued(cache) is not None and cache.changed == frozenset()
@@ -213,7 +214,7 @@ def test_a_read_that_needs_deleted_entries_reads_all_rows(cache: RowCache, monke
 @on_postgres
 def test_what_a_running_transaction_may_hide_stays_listed(cache: RowCache, monkeypatch: pytest.MonkeyPatch):
     """Else each read would read all rows until that transaction ends."""
-    monkeypatch.setattr("jobs.row_cache.LISTED_SECONDS", -1)
+    monkeypatch.setattr("jobs.change_list.LISTED_SECONDS", -1)
     with transaction.atomic():
         Job.objects.filter(name="a").update(details={"late": True})
         in_thread(lambda: queued(cache))
@@ -256,7 +257,7 @@ def test_changes_without_triggers_are_seen(cache: RowCache):
 @on_postgres
 @pytest.mark.parametrize("seed", range(8))
 def test_no_change_of_any_transaction_is_missed(cache: RowCache, seed: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jobs.row_cache.LISTED_SECONDS", -1)
+    monkeypatch.setattr("jobs.change_list.LISTED_SECONDS", -1)
     draw = random.Random(seed)
     writers = [Writer(name, draw) for name in "abc"]
     try:
