@@ -5,6 +5,7 @@ Run: python -m bench.loop [--queued 100000] [--profile first|steady|ended]
 
 The first cycle has the rows but no cached state. In a steady cycle nothing changed, or one job ended and the next one
 starts. The goals are for a machine on which `python -c pass` takes 8 ms of CPU, and are scaled as in bench.scheduling.
+Other programs lengthen the wall times, so the CPU times of steady cycles follow: ours and that of PostgreSQL's session.
 The peer of a cycle is the least that any loop must do: one SELECT of the columns that it reads of all unfinished jobs,
 fetched by the driver.
 """
@@ -15,7 +16,8 @@ import gc
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -173,32 +175,64 @@ def crowd_rows(crowd: Crowd, scale: float) -> list[Row]:
     first = time_ms(crowd.first, 1, warm_up=0)
     crowd.fill()
     floor = time_ms(floor_of(crowd), FLOOR_REPEATS)
-    steady = time_ms(crowd.steady, STEADY, warm_up=3)
-    ended = [sample for _ in range(ENDED) for sample in after(crowd)]
+    for _ in range(3):
+        crowd.steady()
+    steady = [cost_of(crowd.steady) for _ in range(STEADY)]
+    ended = [after(crowd) for _ in range(ENDED)]
     crowd.plant.close()
     peer = "one SELECT of the unfinished jobs"
     shared: dict[str, Any] = {"peer": peer, "peer_samples": floor}
     return [
         Row(f"first cycle, {crowd.queued:,} queued", "<= 3 s x scale", "ms", first, limit=3000 * scale,
             note="with the starts of its first second", **shared),
-        Row("steady, nothing changed, p99", "<= 250 ms x scale", "ms", steady, limit=250 * scale,
-            quantile=0.99, **shared),
-        Row("steady, one job ended and one starts, p99", "<= 250 ms x scale", "ms", ended, limit=250 * scale,
-            quantile=0.99, **shared),
+        *steady_rows("nothing changed", steady, scale, shared),
+        *steady_rows("one job ended and one starts", ended, scale, shared),
     ]  # fmt: skip
 
 
-def after(crowd: Crowd) -> list[float]:
-    """Return the milliseconds of one cycle after a job of the crowd ended, in which another starts. Its commands
-    run afterwards and are not included."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one cycle took: wall time, and CPU time of this process and of its PostgreSQL session."""
+
+    wall_ms: float
+    ours_ms: float
+    server_ms: float
+
+
+def cost_of(cycle: Callable[[], object]) -> Cost:
+    """Run a cycle and return what it took."""
+    from django.db import connection
+
+    connection.ensure_connection()
+    # The CPU clock of another process, as clock_getcpuclockid(3) returns it on Linux.
+    server = ~connection.connection.info.backend_pid << 3 | 2
+    clocks = (time.perf_counter, time.process_time, lambda: time.clock_gettime(server))
+    before = [clock() for clock in clocks]
+    cycle()
+    return Cost(*(1000 * (clock() - began) for clock, began in zip(clocks, before, strict=True)))
+
+
+def steady_rows(what: str, costs: Sequence[Cost], scale: float, shared: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of steady cycles. `shared`: the peer of the wall time."""
+    wall = [one.wall_ms for one in costs]
+    return [
+        Row(f"steady, {what}, p99", "<= 250 ms x scale", "ms", wall, limit=250 * scale, quantile=0.99, **shared),
+        Row(f"steady, {what}, CPU of ours", "", "ms", [one.ours_ms for one in costs]),
+        Row(f"steady, {what}, CPU of PostgreSQL", "", "ms", [one.server_ms for one in costs]),
+    ]  # fmt: skip
+
+
+def after(crowd: Crowd) -> Cost:
+    """Return what one cycle took after a job of the crowd ended, in which another starts. Its commands run afterwards
+    and are not included."""
     from controlplane.loop.execute import execute_due
 
     crowd.end_one()
-    samples = time_ms(crowd.steady, 1, warm_up=0)
+    cost = cost_of(crowd.steady)
     while execute_due():
         pass
     crowd.steady()
-    return samples
+    return cost
 
 
 def floor_of(crowd: Crowd) -> Callable[[], object]:
