@@ -1,6 +1,7 @@
 """Record GPU capacity and allocation as change points: one row per change gives exact values over any range."""
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
@@ -11,20 +12,36 @@ from controlplane.telemetry.metrics import CHANGE_POINT, GPU_CAPACITY, GPUS_ALLO
 from jobs.models import Allocation
 
 
-def record_allocation(now: datetime, projects: Collection[int] | None = None) -> None:
-    """Write a change point, at the time `now`, for every cluster and each of `projects` (ids; None: all projects)
-    whose allocated GPUs differ from its last change point. Call it in the transaction that takes or releases
-    allocations of these projects, after the write. A concurrent transaction on the same project may miss it: all
-    projects are checked once a minute."""
-    held, every = Allocation.objects.filter(released_at=None), Project.objects.all()
-    if projects is not None:
-        # The sum over all projects reads every job: 0.1 s for 100,000.
-        held, every = held.filter(pod__job__project__in=projects), every.filter(pk__in=projects)
-    by_project = held.values_list("pod__job__project_id").annotate(sum=Sum("milli_gpus")).order_by()
-    # The subject is the project's name, so that the history of a deleted project can still be drawn.
-    last = _with_last(GPUS_ALLOCATED, "project", every)
-    _write(GPUS_ALLOCATED, "project", last, dict(by_project), now)
-    _write(GPUS_ALLOCATED, "cluster", _last_of_clusters(), dict(_held_by_cluster()), now)
+def record_allocation(now: datetime, changes: Mapping[int, int] | None = None) -> None:
+    """Write a change point, at the time `now`, for every project and cluster whose allocated GPUs differ from its last
+    change point. Call it in the transaction that takes or releases allocations, after the write.
+
+    `changes`: milli-GPUs that the transaction took (negative: released), by project id; they are added to the last
+    change points. Concurrent transactions on one project may each miss the other's change, so without `changes` the
+    allocations of all are summed, once a minute.
+    """
+    if changes is None:
+        _write(GPUS_ALLOCATED, "project", _last_of(Project.objects.all()), dict(_held_by_project()), now)
+        _write(GPUS_ALLOCATED, "cluster", _last_of_clusters(), dict(_held_by_cluster()), now)
+        return
+    # The sums read every allocation of the cluster: 12 ms for 10,000.
+    projects = Project.objects.filter(pk__in=[key for key, milli in changes.items() if milli])
+    by_cluster: dict[int, int] = defaultdict(int)
+    for key, cluster in projects.values_list("pk", "cluster"):
+        by_cluster[cluster] += changes[key]
+    for by, last, more in (
+        ("project", _last_of(projects), changes),
+        ("cluster", _last_of(Cluster.objects.filter(pk__in=by_cluster)), by_cluster),
+    ):
+        rows = list(last)
+        held = {key: round(1000 * (before or 0)) + more[key] for key, _, before, _ in rows}
+        _write(GPUS_ALLOCATED, by, rows, held, now)
+
+
+@prepared
+def _held_by_project() -> Rows[Allocation]:
+    held = Allocation.objects.filter(released_at=None).values_list("pod__job__project_id")
+    return held.annotate(sum=Sum("milli_gpus")).order_by()
 
 
 @prepared
@@ -35,7 +52,12 @@ def _held_by_cluster() -> Rows[Device]:
 
 @prepared
 def _last_of_clusters() -> Rows[Cluster]:
-    return _with_last(GPUS_ALLOCATED, "cluster", Cluster.objects.all())
+    return _last_of(Cluster.objects.all())
+
+
+def _last_of(subjects: QuerySet[AnyModel]) -> Rows[AnyModel]:
+    # The subject is a project's name, so that the history of a deleted project can still be drawn.
+    return _with_last(GPUS_ALLOCATED, subjects.model._meta.model_name or "", subjects)
 
 
 def record_capacity(cluster: Cluster, now: datetime) -> None:

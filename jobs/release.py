@@ -1,5 +1,6 @@
 """Release the devices of pods that are proven gone. All releases go through here."""
 
+from collections import defaultdict
 from collections.abc import Collection
 from datetime import datetime
 
@@ -16,9 +17,16 @@ def release(pods: Collection[Pod], now: datetime, why: str) -> None:
     """Free the devices of pods that are proven gone, and cancel their pending commands with the message `why`. Call
     it in the transaction that wrote their `released_at`. Lock order: nodes, pods, jobs, devices."""
     _leave_the_rest(pods)
-    Allocation.objects.filter(pod__in=pods, released_at=None).update(released_at=now)
-    jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})
-    record_allocation(now, set(jobs.values_list("project", flat=True)))
+    held = Allocation.objects.filter(pod__in=pods, released_at=None).order_by("pk")
+    # Locked first: of two processes that release one pod, only one counts its devices.
+    locked = list(
+        held.select_for_update(of=("self",), no_key=True).values_list("pk", "pod__job__project", "milli_gpus")
+    )
+    Allocation.objects.filter(pk__in=[key for key, *_ in locked]).update(released_at=now)
+    changes: dict[int, int] = defaultdict(int)
+    for _, project, milli in locked:
+        changes[project] -= milli
+    record_allocation(now, changes)
     orders = Command.objects.filter(
         subject_kind=POD, subject_id__in=[pod.name for pod in pods], state=Command.PENDING
     )

@@ -5,6 +5,7 @@ first of thousands begin while the rest are written.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -159,13 +160,21 @@ def _record_starts(
             begun = _begin_together(batch, jobs, nodes, now)
             count += len(begun)
             if begun:
-                record_allocation(now, {jobs[start.job].project_id for start in begun})
+                record_allocation(now, _taken(begun, jobs))
                 Event.objects.append([_starting_event(start, jobs[start.job]) for start in begun])
         if begun:
             on_orders()
         if time.monotonic() > until:
             return count, first + BATCH < len(starts)
     return count, False
+
+
+def _taken(starts: Iterable[Start], jobs: Mapping[str, Job]) -> Mapping[int, int]:
+    """Return the milli-GPUs that the starts take, by project."""
+    taken: dict[int, int] = defaultdict(int)
+    for start in starts:
+        taken[jobs[start.job].project_id] += sum(place.milli_gpus for place in start.placements)
+    return taken
 
 
 def _begin_together(
@@ -320,7 +329,7 @@ def add_workers(
         )
         for (pod, _), payload in zip(placed, payloads, strict=True)
     )
-    record_allocation(timezone.now(), [job.project_id])
+    record_allocation(timezone.now(), {job.project_id: sum(place.milli_gpus for place in places)})
     held = Allocation.objects.filter(pod__job=job, released_at=None).aggregate(
         held=Sum("milli_gpus", default=0)
     )

@@ -24,6 +24,7 @@ from controlplane.telemetry.samples import STEP_SECONDS, write_samples
 from jobs.actions import stop_job
 from jobs.allocation import record_allocation
 from jobs.models import Job, Pod
+from jobs.release import release
 from jobs.telemetry.collect import collect
 from tests.builders import make_job, make_project, make_user
 from tests.loop.plant import Plant
@@ -271,12 +272,20 @@ def test_an_unchanged_allocation_leaves_no_point(plant, job):
     assert Sample.objects.filter(metric="gpus_allocated").count() == count
 
 
+def test_a_pod_that_is_released_again_is_counted_once(plant, job):
+    plant.settle()
+    for _ in range(2):
+        release(Pod.objects.all(), plant.clock(), "The pod was gone already.")
+    points = Sample.objects.filter(metric="gpus_allocated").order_by("at", "pk")
+    assert [points.filter(by=by).last().total for by in ("project", "cluster")] == [0.0, 0.0]
+
+
 def test_only_the_named_projects_are_looked_at_and_all_once_a_minute(plant, job):
     plant.settle()
     points = Sample.objects.filter(metric="gpus_allocated", by="project")
     points.delete()
     plant.clock.advance(5)
-    record_allocation(plant.clock(), [job.project_id + 1])
+    record_allocation(plant.clock(), {job.project_id + 1: 1000, job.project_id: 0})
     assert not points.exists()
     [step] = [step for step in declared_steps() if step.name == "allocation"]
     step.run(plant.clock())

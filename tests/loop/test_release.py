@@ -9,7 +9,8 @@ import pytest
 from django.db import connection, connections
 
 from controlplane.access import SYSTEM
-from controlplane.models import Node
+from controlplane.models import Node, Sample
+from controlplane.telemetry.metrics import GPUS_ALLOCATED
 from jobs import node_actions, release
 from jobs.models import Allocation, Job, Pod
 from tests.builders import make_counters, make_job, make_project
@@ -89,6 +90,8 @@ def test_both_count(spread, start, monkeypatch):
     spread.refresh_from_db()
     held = Allocation.objects.filter(pod__job=spread, released_at=None)
     assert (spread.allocated_milli, held.count()) == (1000, 1)
+    points = Sample.objects.filter(metric=GPUS_ALLOCATED).order_by("at", "pk")
+    assert [points.filter(by=by).last().total for by in ("project", "cluster")] == [1.0, 1.0]
 
 
 def test_a_drain_and_a_death_of_one_node_take_turns(spread, start, monkeypatch):
