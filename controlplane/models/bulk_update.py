@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import orjson
 from django.db import DataError, IntegrityError, connection, models, transaction
 from django.db.backends.utils import CursorWrapper
+from django.db.models.expressions import RawSQL
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ PLAIN = (
     models.BooleanField, models.CharField, models.DateTimeField, models.ForeignKey,
     models.IntegerField, models.JSONField, models.TextField, models.UUIDField,
 )  # fmt: skip
+# From this number on, keys go to PostgreSQL as one array.
+MANY = 50
 # Errors that a single row can cause; a lost connection is not among them.
 REFUSED = (DataError, IntegrityError, ValueError, OverflowError)
 
@@ -44,9 +47,9 @@ def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozense
     which keeps all these rows locked. They are locked in key order, so that concurrent writers cannot deadlock."""
     by_key = {change.key: change for change in changes}
     columns = {name for change in changes for name in change.guard}
-    locked = rows._default_manager.filter(pk__in=by_key).select_for_update(no_key=True).order_by("pk")
+    locked = rows._default_manager.filter(pk__in=_one_of(rows, list(by_key))).select_for_update(no_key=True)
     alike: dict[str, list[Change]] = defaultdict(list)
-    for row in locked.values("pk", *columns):
+    for row in locked.order_by("pk").values("pk", *columns):
         change = by_key[row["pk"]]
         if all(row[name] == value for name, value in change.guard.items()):
             alike[repr(change.fields)].append(change)
@@ -60,6 +63,14 @@ def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozense
     for names, others in unlike.items():
         _change_each(rows, names, others)
     return frozenset(change.key for group in alike.values() for change in group)
+
+
+def _one_of(rows: type[models.Model], keys: list[Any]) -> Any:
+    """Return the right side of a filter for these primary keys."""
+    if connection.vendor != "postgresql" or len(keys) < MANY:
+        return keys
+    # One array, which takes less time to prepare, to send and to plan than hundreds of parameters.
+    return RawSQL(f"SELECT unnest(%s::{column_type(rows._meta.pk)}[])", [keys])
 
 
 def _change_each(rows: type[models.Model], names: Sequence[str], changes: Sequence[Change]) -> None:

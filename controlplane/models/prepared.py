@@ -22,6 +22,8 @@ from django.db.models.sql.compiler import SQLCompiler
 Arguments = ParamSpec("Arguments")
 Row = TypeVar("Row")
 AnyModel = TypeVar("AnyModel", bound=Model)
+# Rows fetched from the driver at once; with Django's 100 each cycle fetched 10,000 devices in 100 calls.
+CHUNK = 10_000
 Rows: TypeAlias = QuerySet[AnyModel, tuple[Any, ...]]
 """The type of a `values_list` query with several columns."""
 
@@ -74,7 +76,7 @@ class _Prepared:
     def rows(self, arguments: Sequence[Any]) -> list[Any]:
         self._compiler.arguments = arguments
         iterable: Any = self._queryset._iterable_class
-        return [*iterable(self._queryset)]
+        return [*iterable(self._queryset, chunk_size=CHUNK)]
 
 
 class _Compiler(SQLCompiler):

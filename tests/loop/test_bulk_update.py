@@ -6,6 +6,7 @@ from django.utils import timezone
 
 from controlplane.access import SYSTEM
 from controlplane.loop import job_transitions
+from controlplane.models import bulk_update
 from controlplane.models.bulk_update import Change, change_rows
 from jobs.actions import delete_job, stop_job, suspend_job
 from jobs.kinds.attempt_outcome import Step
@@ -15,7 +16,11 @@ from tests.builders import make_job, make_project
 pytestmark = pytest.mark.django_db
 
 
-def test_alike_changes_take_one_update_and_a_row_that_moved_on_is_left_alone(django_assert_num_queries):
+@pytest.mark.parametrize("many", [1, 50])
+def test_alike_changes_take_one_update_and_a_row_that_moved_on_is_left_alone(
+    many, monkeypatch, django_assert_num_queries
+):
+    monkeypatch.setattr(bulk_update, "MANY", many)
     project = make_project()
     first, second, other, stopped = (
         make_job(project, name) for name in ("first", "second", "other", "stopped")
