@@ -126,7 +126,13 @@ class Config:
 
     def save(self) -> None:
         """Write the file atomically, readable only by its owner (mode 0600). Its directory is created if it is
-        missing. Raise OSError if it cannot be written."""
+        missing. Raise CliError (2) if it cannot be written."""
+        try:
+            self._write()
+        except OSError as error:
+            raise CliError(f"cannot write {self.path}: {error}", USAGE) from error
+
+    def _write(self) -> None:
         import json
 
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), mode=0o700, exist_ok=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ def json_object(env: Mapping[str, str], name: str) -> dict[str, Any]:
 
 def database(url: str, state_dir: Path) -> dict[str, Any]:
     """Return Django's database settings for a DATABASE_URL (postgres:// or sqlite://); "" means SQLite in
-    `state_dir`. Raise SettingInvalid for another scheme or an unknown option."""
+    `state_dir`. Raise SettingInvalid for another scheme, an invalid port or an unknown option."""
     if not url:
         return sqlite(state_dir / "db.sqlite3")
     parts = urlsplit(url)
@@ -307,11 +307,19 @@ def database(url: str, state_dir: Path) -> dict[str, Any]:
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
         "HOST": unquote(parts.hostname or ""),
-        "PORT": str(parts.port or ""),
+        "PORT": _database_port(parts),
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,
         "OPTIONS": {"connect_timeout": 5, **_database_options(parts.query)},
     }
+
+
+def _database_port(parts: SplitResult) -> str:
+    """Return the port, "" if there is none. Raise SettingInvalid unless it is a number up to 65535."""
+    try:
+        return str(parts.port or "")
+    except ValueError as error:
+        raise SettingInvalid(f"DATABASE_URL has no valid port: {error}.") from error
 
 
 def _database_options(query: str) -> dict[str, str]:

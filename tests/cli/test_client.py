@@ -256,6 +256,15 @@ def test_login_asks_for_a_token_keeps_it_for_the_owner_alone_and_uses_it(
     assert "fresh" not in settings.read_text()
 
 
+def test_a_config_file_that_cannot_be_written_is_named(server, yard, tmp_path, monkeypatch):
+    link = tmp_path / "link"
+    link.symlink_to("nowhere")
+    monkeypatch.setenv("TRAINYARD_CONFIG", str(link / "yard.json"))
+    ran = yard("config", "project", "mine")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"cannot write {link}/yard.json: " in ran.err
+
+
 def test_a_wrong_password_is_4_and_nothing_is_stored(server, yard_process, settings):
     server.on("POST", "login", problem(401, "wrong_credentials", "The name or the password is wrong."))
     ran = yard_process("login", server.url, "--username", "ana", "--password-stdin", input="no\n")

@@ -283,6 +283,7 @@ def make_up(before: ControlPlane, number: int) -> Iterator[ControlPlane]:
         ("TRAINYARD_BOOTSTRAP_TOKEN", "short", "trainyard.E001"),
         ("TRAINYARD_LOG_LEVEL", "loud", "TRAINYARD_LOG_LEVEL must be one of debug, info"),
         ("DATABASE_URL", "mysql://localhost/x", "DATABASE_URL must start with"),
+        ("DATABASE_URL", "postgres://localhost:70000/x", "DATABASE_URL has no valid port"),
     ],
 )
 def test_an_impossible_setting_is_refused_before_anything_starts(

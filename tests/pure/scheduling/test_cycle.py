@@ -405,6 +405,27 @@ def test_a_view_survives_json_and_replays_alike(tmp_path):
     assert main([], out, errors) == 2
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file"),
+        ("{", "it is no JSON"),
+        ("[]", "it is no view"),
+        ('{"nodes": []}', "it is no view: it lacks 'projects'"),
+        ('{"nodes": [], "projects": [], "departments": [], "jobs": [{}]}', "it is no view"),
+    ],
+    ids=["missing", "broken", "list", "incomplete", "incomplete job"],
+)
+def test_a_file_that_holds_no_view_is_named_and_is_no_missing_decision(tmp_path, content, words):
+    file = tmp_path / "view.json"
+    if content is not None:
+        file.write_text(content)
+    errors = io.StringIO()
+    assert main([str(file), "a2"], io.StringIO(), errors) == 2
+    assert errors.getvalue().startswith(f"{file} cannot be read: ")
+    assert words in errors.getvalue()
+
+
 def test_an_idle_gpu_that_no_job_of_the_plan_may_use_saves_no_victim_and_costs_no_search(monkeypatch):
     """Each try to let a victim run on serves all promised jobs again."""
     tried = []
