@@ -7,25 +7,25 @@ The process ends when its input ends.
 """
 
 import gc
-import marshal
 import os
-import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from datasets.ingest.messages import read_message, write_message
 from datasets.ingest.reader import Failed, Read, Reader, Sink, Wanted
 
-_LENGTH = struct.Struct("<I")
 _ROOT = Path(__file__).resolve().parent.parent.parent
 # Between code and message of a refusal, on standard error.
 _AFTER_CODE = "\x1f"
 # -I -S: without site packages and environment, which reduces the start to 20 ms.
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from datasets.ingest import worker; worker.main()"
+_START = """import sys
+sys.path.insert(0, sys.argv[1])
+__import__(sys.argv[2], fromlist=["main"]).main()"""
 
 # For glibc: keep freed memory. By default it goes back to the kernel after each pack, and its pages
 # are then made anew: an eighth of the CPU time with files of 400 KB.
@@ -59,55 +59,40 @@ class WorkerFailed(Exception):
         self.code = code
 
 
-class Worker:
-    """A child process that reads files below `root` into a sink. `say` gets a line for the user when the sink
-    waits."""
+class Child:
+    """A child process that runs `main()` of a module, which gets `head` as its first message. `held`: descriptors that
+    stay open in it, under the same numbers. It ends when this object's process does."""
 
-    def __init__(self, root: bytes, sink: SinkSpec, say: Say = silent) -> None:
-        self._say, self._is_flushing = say, False
+    def __init__(self, module: str, head: tuple[Any, ...], held: Sequence[int] = ()) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _START, str(_ROOT)],
+            [sys.executable, "-I", "-S", "-c", _START, str(_ROOT), module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=os.environ | _MEMORY,
+            pass_fds=held,
         )
         assert self._process.stdin
         assert self._process.stdout
         self._input, self.output = self._process.stdin, self._process.stdout
-        self._send((root, sink))
+        self.send(head)
 
-    def start(self, files: Sequence[Wanted]) -> None:
-        """Send files to read to the worker; `results` returns the answer. Raises WorkerFailed if it has ended."""
-        self._send(tuple(files))
+    def send(self, frame: tuple[Any, ...]) -> None:
+        """Send a message. Raises WorkerFailed if the process has ended."""
+        try:
+            write_message(self._input, frame)
+        except BrokenPipeError as error:
+            raise self._failure() from error
 
-    def results(self) -> list[Read | Failed] | None:
-        """Wait for the next message and return the answer to `start`; None if it was a line for the user. Raises
-        WorkerFailed if the worker ended early."""
-        answer = _received(self._read)
+    def received(self) -> Any:
+        """Wait for the next message and return it. Raises WorkerFailed if the process ended."""
+        answer = read_message(self._read)
         if answer is None:
             raise self._failure()
-        if isinstance(answer, str):
-            self._say(answer)
-            return None
-        return list(answer)
-
-    def begin_flush(self) -> None:
-        """Make the worker flush what it stored; `finish` waits for it. May be repeated. Raises WorkerFailed if the
-        worker ended early."""
-        if not self._is_flushing:
-            self._is_flushing = True
-            self._send(())
-
-    def finish(self) -> None:
-        """Have the worker flush what it stored, wait for that, and end it. Raises WorkerFailed if it ended early."""
-        self.begin_flush()
-        while self.results() is None:
-            pass
-        self.kill()
+        return answer
 
     def kill(self) -> None:
-        """Kill the worker. Safe to repeat."""
+        """Kill the process. Safe to repeat."""
         self._process.kill()
         self._process.communicate()
 
@@ -118,25 +103,55 @@ class Worker:
             found += piece
         return found
 
-    def _send(self, frame: tuple[Any, ...]) -> None:
-        try:
-            _write(self._input, frame)
-        except BrokenPipeError as error:
-            raise self._failure() from error
-
     def _failure(self) -> WorkerFailed:
         assert self._process.stderr
         said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
-        code, separator, message = (said[-1] if said else "A reading process was killed.").partition(
+        code, separator, message = (said[-1] if said else "A child process was killed.").partition(
             _AFTER_CODE
         )
         return WorkerFailed(message, code) if separator else WorkerFailed(code)
 
 
+class Worker(Child):
+    """A child process that reads files below `root` into a sink. `say` gets a line for the user when the sink
+    waits."""
+
+    def __init__(self, root: bytes, sink: SinkSpec, say: Say = silent) -> None:
+        self._say, self._is_flushing = say, False
+        super().__init__(__name__, (root, sink))
+
+    def start(self, files: Sequence[Wanted]) -> None:
+        """Send files to read to the worker; `results` returns the answer. Raises WorkerFailed if it has ended."""
+        self.send(tuple(files))
+
+    def results(self) -> list[Read | Failed] | None:
+        """Wait for the next message and return the answer to `start`; None if it was a line for the user. Raises
+        WorkerFailed if the worker ended early."""
+        answer = self.received()
+        if isinstance(answer, str):
+            self._say(answer)
+            return None
+        return list(answer)
+
+    def begin_flush(self) -> None:
+        """Make the worker flush what it stored; `finish` waits for it. May be repeated. Raises WorkerFailed if the
+        worker ended early."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            self.send(())
+
+    def finish(self) -> None:
+        """Have the worker flush what it stored, wait for that, and end it. Raises WorkerFailed if it ended early."""
+        self.begin_flush()
+        while self.results() is None:
+            pass
+        self.kill()
+
+
 def main() -> None:
     """Run the worker: read messages from standard input until it ends. Exits with code 1 after an error."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
-    head = _received(source.read)
+    head = read_message(source.read)
     if head is None:
         return
     # A short process that makes no cycles; looking for them takes a twentieth of its time.
@@ -146,11 +161,11 @@ def main() -> None:
 
     def send(frame: tuple[Any, ...] | str) -> None:
         with writing:
-            _write(target, frame)
+            write_message(target, frame)
 
     reader = Reader(head[0], open_sink(head[1], send))
     try:
-        while (files := _received(source.read)) is not None:
+        while (files := read_message(source.read)) is not None:
             if not files:
                 reader.flush()
             send(tuple(reader.read(files)))
@@ -161,19 +176,3 @@ def main() -> None:
         os._exit(1)
     # Exit without cleanup: everything that matters was flushed.
     os._exit(0)
-
-
-def _write(pipe: BinaryIO | Any, frame: tuple[Any, ...] | str) -> None:
-    raw = marshal.dumps(frame)
-    pipe.write(_LENGTH.pack(len(raw)) + raw)
-    pipe.flush()
-
-
-def _received(read: Callable[[int], bytes]) -> Any:
-    head = read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    length = _LENGTH.unpack(head)[0]
-    raw = read(length)
-    # The other side was killed while it wrote.
-    return marshal.loads(raw) if len(raw) == length else None

@@ -144,6 +144,10 @@ class Lake(Protocol):
         bytes if the file system can. Return how the bytes were duplicated. Raises ContentMissing if the content
         is gone, ContentDamaged after reading all bytes if they do not match the digest."""
 
+    def path_of(self, located: Located) -> Path | None:
+        """Return the path of the file that contains the bytes of a content, its own or a pack; None if that is not on
+        this machine."""
+
     def put_manifest(self, name: str, stored: bytes) -> None:
         """Store an encoded manifest under its hash `name`, which is not verified."""
 

@@ -98,13 +98,13 @@ class CacheStore:
         content or has it damaged, Blocked if the copy cannot be written, and what `budget` raises; copied contents
         stay for the next fill."""
         try:
-            with self._locked(key):
+            with self._locked(key) as lock:
                 self._remove_leftovers()
                 if not self.tree(key).is_dir():
                     self._write_manifest(key, manifest)
-                    self._create(key, lake, manifest, budget, report)
+                    self._create(key, lake, manifest, lock, budget, report)
                 # Also of a new one: a content may have been found damaged after it was linked.
-                self._repair(key, lake, manifest, budget)
+                self._repair(key, lake, manifest, lock, budget)
         except OSError as error:
             raise blocked(error) from error
 
@@ -152,11 +152,13 @@ class CacheStore:
         finally:
             fresh.unlink(missing_ok=True)
 
-    def _create(self, key: str, lake: Lake, manifest: Manifest, budget: Budget, report: Report) -> None:
+    def _create(
+        self, key: str, lake: Lake, manifest: Manifest, lock: int, budget: Budget, report: Report
+    ) -> None:
         before = self._whole()
         keys = self.keys() - {key}
         sources = self._sources(contents_of(manifest), keys) if keys else Sources()
-        own = self._filled(key, lake, manifest, sources, budget, report)
+        own = self._filled(key, lake, manifest, sources, lock, budget, report)
         with self._locked(_COMPLETION):
             # A fill that ended meanwhile may have brought the same contents.
             others = [one for one, at in self._whole().items() if before.get(one) != at]
@@ -172,15 +174,16 @@ class CacheStore:
         lake: Lake,
         manifest: Manifest,
         sources: Sources,
+        lock: int,
         budget: Budget,
         report: Report = silent,
     ) -> set[str]:
-        """Create the files of a manifest in the directory of an incomplete tree, flushed. Return the contents that no
-        trusted tree shares."""
+        """Create the files of a manifest in the directory of an incomplete tree, flushed. `lock`: a descriptor that
+        holds the tree's lock. Return the contents that no trusted tree shares."""
         part = self._part(key)
         # May be there: left by a fill that was killed.
         part.mkdir(exist_ok=True)
-        with closing(TreeFill(part, lake, manifest, budget, report)) as fill:
+        with closing(TreeFill(part, lake, manifest, lock, budget, report)) as fill:
             own = fill.run(sources)
         sync_file_system(self.root)
         return own
@@ -218,7 +221,7 @@ class CacheStore:
             [source for source in trusted if source.paths], [source for source in suspect if source.paths]
         )
 
-    def _repair(self, key: str, lake: Lake, manifest: Manifest, budget: Budget) -> None:
+    def _repair(self, key: str, lake: Lake, manifest: Manifest, lock: int, budget: Budget) -> None:
         """Replace the damaged contents that a tree uses, in all trees. Each file is replaced atomically, since running
         jobs read from them."""
         # What a killed repair left.
@@ -228,7 +231,7 @@ class CacheStore:
         if not stale:
             return
         wanted = _only(manifest, stale)
-        self._filled(key, lake, wanted, self._sources(stale, self.keys()), budget)
+        self._filled(key, lake, wanted, self._sources(stale, self.keys()), lock, budget)
         fresh = dict(_files(self._part(key), wanted))
         # No tree becomes complete meanwhile.
         with self._locked(_COMPLETION):
@@ -344,11 +347,11 @@ class CacheStore:
         return sum(sizes.values()) - sum(sizes[name] for name in used)
 
     @contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
-        # Closing the file unlocks it.
+    def _locked(self, key: str) -> Iterator[int]:
+        # Closing the file unlocks it, unless a child process of a fill that was killed has it open.
         with open(self.root / "locks" / key, "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            yield file.fileno()
 
 
 def _only(manifest: Manifest, names: Collection[str]) -> Manifest:

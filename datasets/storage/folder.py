@@ -51,11 +51,10 @@ from datasets.storage.files import (
 )
 from datasets.storage.indexed import IndexedLake
 from datasets.storage.parts import append, locked_part
+from datasets.storage.tree_writer import spans
 
 # Objects removed under one lock, which blocks flushes.
 _REMOVED_AT_ONCE = 200
-# Contents that lie behind one another are read at once up to this size.
-_READ_BYTES = 1 << 20
 # Larger contents have their own file, which can be shared by link.
 WHOLE_BYTES = 256 << 10
 _FOLDERS = ("objects", "packs", "manifests", "parts", "staging", "quarantine")
@@ -155,7 +154,8 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
         with self._opened(located[0]) as file:
-            for some in _adjacent(located):
+            for span in spans([(one.offset, one.size_bytes) for one in located]):
+                some = located[span]
                 start = some[0].offset
                 data = os.pread(file.fileno(), some[-1].offset + some[-1].size_bytes - start, start)
                 for one in some:
@@ -168,7 +168,6 @@ class FolderLake(IndexedLake[ContentIndex]):
         return share_file(self.path_of(located), target, mode)
 
     def path_of(self, located: Located) -> Path:
-        """Return the path of the file that contains the bytes of a content: its own file, or a pack."""
         if located.pack == WHOLE:
             return self._path("objects", located.digest.hex())
         return self._path("packs", located.pack)
@@ -389,20 +388,6 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     def _all(self, folder: str) -> Iterator[Path]:
         return (path for shelf in sorted((self.root / folder).iterdir()) for path in shelf.iterdir())
-
-
-def _adjacent(located: Sequence[Located]) -> Iterator[list[Located]]:
-    """Group contents of one file so that one read serves a group: each begins where the one before it in
-    `located` ends. A group has at most _READ_BYTES, unless a single content is larger."""
-    some: list[Located] = []
-    for one in located:
-        is_next = some and one.offset == some[-1].offset + some[-1].size_bytes
-        if some and not (is_next and one.offset + one.size_bytes - some[0].offset <= _READ_BYTES):
-            yield some
-            some = []
-        some.append(one)
-    if some:
-        yield some
 
 
 def _lost(located: Located) -> ContentMissing:

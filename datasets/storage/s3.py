@@ -119,6 +119,9 @@ class S3Lake(IndexedLake[AgedIndex]):
         found = self._pieces.of_pack(located)
         yield from ((one.digest, data) for one, data in zip(located, found, strict=True))
 
+    def path_of(self, located: Located) -> Path | None:
+        return None
+
     def place(self, located: Located, target: Path, mode: int) -> Sharing:
         hashed = sha256()
         with open(target, "xb", buffering=0) as file:

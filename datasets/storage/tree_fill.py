@@ -20,12 +20,16 @@ from datasets.manifests import DIGEST_BYTES, EXECUTABLE, LINK, Entry, Manifest, 
 from datasets.storage.base import Budget, ContentDamaged, ContentMissing, Lake
 from datasets.storage.contents import WHOLE, Located, Sharing, chunks
 from datasets.storage.files import READ_ONLY, copy_file
+from datasets.storage.tree_writer import FileWriter
+from datasets.storage.writer_pool import WriterPool
 
 # Two thirds of the time are spent in the kernel and in hashing, where threads run at the same time. With more threads
 # than cores they wait for Python's lock: 4 on 2 cores take a quarter more CPU time than 2.
 THREADS = min(4, os.cpu_count() or 1)
-# Contents per unit of work of a thread.
-_AT_ONCE = 200
+# Contents per unit of work of a thread, alone and with a child process.
+_AT_ONCE, _AT_ONCE_PARTED = 200, 1000
+# Fewer contents are written before a child process has started.
+PARTED_FILES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +90,11 @@ class Sources:
 
 class TreeFill:
     """The creation of one version's files in the directory `part`, which no other process writes to. It may have
-    files that a killed fill left."""
+    files that a killed fill left. `lock`: a descriptor that holds a lock against other fills of it."""
 
-    def __init__(self, part: Path, lake: Lake, manifest: Manifest, budget: Budget, report: Report) -> None:
+    def __init__(
+        self, part: Path, lake: Lake, manifest: Manifest, lock: int, budget: Budget, report: Report
+    ) -> None:
         self._part, self._lake, self._manifest = part, lake, manifest
         self._budget, self._report = budget, report
         names = store_names(manifest)
@@ -99,11 +105,11 @@ class TreeFill:
             files.pop("", None)
         self._others = {} if len(self._path) == len(names) else self._repeated(names)
         self._done = Progress(0, 0, 0)
+        self._is_parted = False
         # Threads add to it.
         self._ways: set[Sharing] = set()
-        # Modes from which the umask takes nothing away.
-        self._kept_modes: set[int] = set()
         self._tree = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
+        self._writer, self._pool = FileWriter(self._tree), WriterPool(self._tree, lock)
 
     def _repeated(self, names: Sequence[str]) -> dict[str, list[bytes]]:
         """Return, by store name, the paths of contents besides the one in `_path`."""
@@ -115,7 +121,8 @@ class TreeFill:
         return found
 
     def close(self) -> None:
-        """Close the directory."""
+        """Close the directory, and end the processes that write into it."""
+        self._pool.close()
         os.close(self._tree)
 
     def run(self, sources: Sources) -> set[str]:
@@ -247,9 +254,13 @@ class TreeFill:
         for name in names:
             wanted.setdefault(digest_of(name), []).append(name)
         located = self._lake.locate(wanted)
+        self._is_parted = len(located) >= PARTED_FILES
+        at_once = _AT_ONCE_PARTED if self._is_parted else _AT_ONCE
         with ThreadPoolExecutor(THREADS) as threads:
             try:
-                for brought in threads.map(lambda piece: self._piece(piece, wanted), _pieces(located)):
+                for brought in threads.map(
+                    lambda piece: self._piece(piece, wanted), _pieces(located, at_once)
+                ):
                     self._note(brought, sum(self._sizes[name] for name in brought))
                     self._budget.check()
             except BaseException:
@@ -270,7 +281,7 @@ class TreeFill:
                 raise
             for name in names:
                 self._remove(self._path[name])
-            for some in _pieces(moved):
+            for some in _pieces(moved, _AT_ONCE):
                 self._piece(some, wanted)
         return names
 
@@ -278,33 +289,21 @@ class TreeFill:
         if located[0].pack == WHOLE:
             for name in wanted[located[0].digest]:
                 self._place(located[0], name)
+            return
+        self._ways.add(Sharing.COPY)
+        if self._is_parted and (pack := self._lake.path_of(located[0])):
+            files = ((one, name) for one in located for name in wanted[one.digest])
+            self._pool.write(pack, [(*one[1:], self._path[name], _mode(name)) for one, name in files])
         else:
-            self._ways.add(Sharing.COPY)
             for digest, content in self._lake.contents(located):
                 if sha256(content).digest() != digest:
                     raise ContentDamaged(digest)
                 for name in wanted[digest]:
-                    self._write(self._path[name], content, _mode(name))
+                    self._writer.write(self._path[name], content, _mode(name))
 
     def _place(self, located: Located, name: str) -> None:
         target = self._part / os.fsdecode(self._path[name])
         self._ways.add(self._lake.place(located, target, _mode(name)))
-
-    def _write(self, path: bytes, content: bytes, mode: int) -> None:
-        # Fails if the name is taken: by another one, where the file system ignores the case of names.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        file = os.open(path, flags, mode, dir_fd=self._tree)
-        try:
-            if mode not in self._kept_modes and os.fstat(file).st_mode & 0o777 == mode:
-                self._kept_modes.add(mode)
-            written = os.write(file, content)
-            while written < len(content):
-                written += os.write(file, content[written:])
-            # The umask may take rights away, from all files alike.
-            if mode not in self._kept_modes:
-                os.fchmod(file, mode)
-        finally:
-            os.close(file)
 
     def _repeat(self, names: Iterable[str]) -> None:
         """Create the other files of the contents with these store names, of which one file exists each, as hard links
@@ -375,10 +374,10 @@ def digest_of(name: str) -> bytes:
     return bytes.fromhex(name.removesuffix("x"))
 
 
-def _pieces(located: Sequence[Located]) -> Iterator[Sequence[Located]]:
-    """Split contents, sorted by file, into units of work: at most _AT_ONCE contents of one pack, or one content
+def _pieces(located: Sequence[Located], most: int) -> Iterator[Sequence[Located]]:
+    """Split contents, sorted by file, into units of work: at most `most` contents of one pack, or one content
     with its own file."""
     for pack, group in groupby(located, key=lambda one: one.pack):
         contents = list(group)
-        step = 1 if pack == WHOLE else _AT_ONCE
+        step = 1 if pack == WHOLE else most
         yield from (contents[start : start + step] for start in range(0, len(contents), step))

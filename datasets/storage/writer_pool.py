@@ -1,0 +1,54 @@
+"""Write the files of a tree in several processes.
+
+Threads that write small files wait for Python's lock after each system call. The kernel creates files in different
+directories at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from datasets.ingest.worker import Child
+from datasets.storage import tree_writer
+from datasets.storage.base import ContentDamaged, ContentMissing
+
+
+class WriterPool:
+    """Child processes that write contents of local packs as files below the directory that is open as `tree`. They
+    start when they are needed, one for each thread that calls `write` at the same time. `held`: a descriptor that they
+    keep open, so that a lock on its file lasts until the last of them ended. Safe for several threads."""
+
+    def __init__(self, tree: int, held: int) -> None:
+        self._tree, self._held = tree, held
+        self._children: list[Child] = []
+        self._idle: SimpleQueue[Child] = SimpleQueue()
+
+    def write(self, pack: Path, rows: Sequence[tree_writer.Row]) -> None:
+        """Verify contents of a pack, sorted by offset, and create their files. Raises ContentMissing if the pack
+        is not there, ContentDamaged, OSError if a file cannot be written, and WorkerFailed if a child process ended."""
+        child = self._child()
+        child.send((os.fsencode(pack), rows))
+        answer = child.received()
+        self._idle.put(child)
+        match answer:
+            case (tree_writer.MISSING,):
+                raise ContentMissing(f"The lake has lost content {rows[0][2].hex()}.")
+            case (tree_writer.DAMAGED, bytes() as digest):
+                raise ContentDamaged(digest)
+            case (tree_writer.FAILED, int() as number, path):
+                raise OSError(number, os.strerror(number), path)
+
+    def close(self) -> None:
+        """End the processes."""
+        for child in self._children:
+            child.kill()
+
+    def _child(self) -> Child:
+        with suppress(Empty):
+            return self._idle.get_nowait()
+        self._children.append(Child(tree_writer.__name__, (self._tree,), (self._tree, self._held)))
+        return self._children[-1]
