@@ -200,8 +200,9 @@ def _can_wait(cluster: Cluster, context: ClusterContext) -> bool:
 def _look(
     cluster: Cluster, context: ClusterContext, elastic: ElasticJobs, now: datetime
 ) -> tuple[Engine | None, frozenset[str]]:
-    """Compare the cluster's rows with its engine's report. Return the engine (None if it is unreachable), and the
-    nodes that run pods without a row."""
+    """Update the cluster's rows from its engine's report: from time to time its nodes, then pods, jobs and the
+    memberships of elastic jobs. Return the engine (None if it is unreachable), and the nodes that run pods without a
+    row."""
     try:
         engine = engine_for(cluster)
     except EngineUnreachable as error:

@@ -286,7 +286,8 @@ def _counted(job: Job, step: Step, now: datetime) -> dict[str, Any]:
 
 
 def _note_attempts(moved: Sequence[tuple[Job, Step]], now: datetime) -> None:
-    """Update the current attempts of moved jobs; equal changes share one UPDATE."""
+    """Write the start or the end, with its outcome, of the current attempts of moved jobs; equal changes share one
+    UPDATE."""
     alike: dict[str, tuple[dict[str, Any], list[Any]]] = {}
     for job, step in moved:
         fields: dict[str, Any] = {"started_at": now}

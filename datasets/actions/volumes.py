@@ -194,8 +194,8 @@ def volume_retiered(volume_id: str, service_tier: str) -> None:
 
 
 def volume_not_changed(volume_id: str, kind: str, message: str) -> None:
-    """Write why the size or tier of a volume (by id) did not change, with an event of kind `kind`. Call it in the
-    transaction that ends the command."""
+    """Write why the size or tier of a volume (by id) did not change, with an event of kind `kind`. Does nothing unless
+    the volume is ready. Call it in the transaction that ends the command."""
     if Volume.objects.filter(pk=volume_id, state=READY).update(message=message[:LONGEST_MESSAGE]):
         happened(kind, Volume.objects.get(pk=volume_id), "system")
 

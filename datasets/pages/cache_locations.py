@@ -215,7 +215,7 @@ def location_delete(request: HttpRequest, actor: Actor, name: str) -> HttpRespon
 
 
 def _clusters() -> list[Cluster]:
-    """Return the attached clusters in which a location may serve only some of the nodes, sorted by name."""
+    """Return the clusters, but no detached ones, in which a location may serve only some of the nodes, by name."""
     return list(filter(has_locations, Cluster.objects.filter(detached_at=None).order_by("name")))
 
 

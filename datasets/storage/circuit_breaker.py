@@ -27,7 +27,8 @@ class CircuitBreaker:
             return True
 
     def record(self, *, is_answered: bool) -> None:
-        """Record whether a call that `admits` allowed got an answer: one closes the breaker, none opens it."""
+        """Record whether a call that `admits` allowed got an answer: an answer closes the breaker, a call without one
+        opens it."""
         with self._lock:
             if is_answered:
                 self._opened_until = None
