@@ -61,6 +61,7 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     cycle.serve_in_share()
     cycle.widening.in_share()
     cycle.serve_aged()
+    cycle.reprieve_before_idle()
     # Phase 3: jobs that borrow, on what is left.
     cycle.serve_idle()
     if cycle.start_promised_elsewhere():
@@ -231,6 +232,20 @@ class _Cycle:
             item = job_class.head
             if not self._moves.must_not_start(item) and self._moves.take_lent(item):
                 job_class.advance()
+
+    def reprieve_before_idle(self) -> None:
+        """Let victims run on that the jobs served so far, taken together, do not need, and serve jobs in share again.
+        In phase 4 jobs that borrow would have what such a victim leaves, and need it."""
+        # Phase 4 does this for plans of any size, where it costs a search for each victim.
+        while self._is_small() and self._rearrangement.reprieve_needless():
+            is_anyone_stopped = self.serve_in_share()
+            self.widening.in_share()
+            if not is_anyone_stopped:
+                break
+
+    def _is_small(self) -> bool:
+        """Return whether the jobs of this plan are few enough to try all ways to place them together."""
+        return len(self._state.starts) + len(self._state.promises) <= MAX_JOBS
 
     # Phase 3: the capacity that is still idle goes to all other jobs, in turn.
 

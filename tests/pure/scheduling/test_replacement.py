@@ -250,6 +250,22 @@ def test_for_one_pod_the_set_is_the_least_costly_of_all(seed):
         assert (found and preemption_cost(found)) == (best and preemption_cost(best))
 
 
+def test_a_victim_that_a_later_set_makes_needless_runs_on_although_a_borrower_could_use_its_place():
+    """c4 takes low1, the cheapest; then high5 can only have the place of low2, where c4 has room as well."""
+    jobs = [
+        running(job("low1", "a", 1, priority=LOW), ("n0", [0])),
+        running(job("low2", "a", 3, priority=LOW), ("n0", [1, 2, 3])),
+        job("c4", "c", 1),
+        job("high5", "a", 1, priority=HIGH),
+        job("borrows6", "b", 2),
+    ]
+    projects = [project("a", 2, limit_milli_gpus=4000), project("b", 0), project("c", 2)]
+    plan = decide(view([node("n0", 4)], projects, jobs))
+    assert {one.job: one.beneficiary for one in plan.preempts} == {"low2": "high5"}
+    assert sorted(plan.promised) == ["c4", "high5"]
+    assert hold_of(plan, "borrows6").reason == "over_fair_share"
+
+
 def test_what_a_project_keeps_inside_its_quota_includes_the_jobs_that_start_now():
     """Beside `starts3`, which borrows, the project may lose what runs inside its quota in the same cycle."""
     jobs = [
