@@ -95,8 +95,8 @@ class CacheStore:
     ) -> None:
         """Create the tree of a version, or repair the damaged contents of an existing one. Does not copy contents that
         other trees have or that an earlier fill copied. Raises ContentMissing or ContentDamaged if the lake lacks a
-        content or has it damaged, Blocked if the copy cannot be written, and what `budget` raises; copied contents
-        stay for the next fill."""
+        content or has it damaged, Blocked if the copy cannot be written, WorkerFailed if a process that writes it ended
+        early, and what `budget` raises; copied contents stay for the next fill."""
         try:
             with self._locked(key) as lock:
                 self._remove_leftovers()

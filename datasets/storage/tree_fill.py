@@ -127,8 +127,8 @@ class TreeFill:
 
     def run(self, sources: Sources) -> set[str]:
         """Create all files. Return the contents that are not shared with a trusted tree. Raises ContentMissing or
-        ContentDamaged if the lake lacks a content or has it damaged, OSError if a file cannot be written, and what
-        `budget` raises."""
+        ContentDamaged if the lake lacks a content or has it damaged, OSError if a file cannot be written, WorkerFailed
+        if a child process ended early, and what `budget` raises."""
         left = self._prepare()
         lacking = list(self._sizes)
         for source in sources.trusted:

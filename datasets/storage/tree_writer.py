@@ -56,8 +56,8 @@ class FileWriter:
 
 def spans(places: Sequence[tuple[int, int]], most_bytes: int = READ_BYTES) -> Iterator[slice]:
     """Group contents of one file, each at (offset, size in bytes), so that one read serves a group: each begins where
-    the one before it ends. Yield the index ranges. A group has at most `most_bytes`, unless a single content is
-    larger."""
+    the one before it ends. Yield the index ranges; nothing for no contents. A group has at most `most_bytes`, unless a
+    single content is larger."""
     if not places:
         return
     start = 0
@@ -85,7 +85,8 @@ class _PackWriter:
         self._files, self._buffer = FileWriter(tree), bytearray(READ_BYTES)
 
     def answer(self, pack: bytes, rows: Sequence[Row]) -> tuple[Any, ...]:
-        """Return the answer of WriterPool.write."""
+        """Create the files of `rows` from a pack. Return the answer that WriterPool.write reads: () if all were
+        created, else MISSING, or DAMAGED with the digest, or FAILED with errno and path."""
         try:
             source = os.open(pack, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
