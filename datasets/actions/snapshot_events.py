@@ -1,13 +1,14 @@
 """Take snapshots on job events (`snapshot_on`) and on schedules, and delete those beyond a volume's retention
 rules.
 
-All functions are scans that may be repeated at any time. Each event has a mark; the database allows one
-snapshot per mark. Old snapshots are found from the rows.
+All functions are scans that may be repeated at any time. Each event has a mark; events that one scan finds share a
+snapshot, which has the marks of all, and the database allows one snapshot per such text. Old snapshots are found from
+the rows.
 """
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +23,7 @@ from controlplane.models.prepared import prepared
 from controlplane.scheduling.reasons import PREEMPTED
 from datasets.actions.snapshots import REQUEST, delete_snapshot, take_snapshot
 from datasets.models import Snapshot, Volume, VolumeUse
-from datasets.models.volumes import FAILED, PENDING, READY
+from datasets.models.volumes import FAILED, LONGEST_MARK, PENDING, READY
 from jobs.lifecycle import FINAL_STATES, SUCCEEDED
 from jobs.models import Attempt
 
@@ -38,15 +39,19 @@ SCHEDULE = "schedule"
 
 
 def snapshot_on_events(_: datetime | None = None) -> None:
-    """Take a snapshot for every event of a watched job that has none yet."""
+    """Take a snapshot for the events of each watched job that have none yet."""
     begun = _watched_uses()
     if not begun:
         return
     preempted, known = _preempted(), _known_marks()
     for use in begun:
-        for cause, mark in _events(use, preempted[use.job_id]):
-            if (use.volume_id, use.job_id, mark) not in known:
-                _take(use, cause, mark)
+        best = better(use.job.progress, use.best) if "best_metric" in use.snapshot_on else None
+        found = _events(use, preempted[use.job_id], best)
+        for events in _together([one for one in found if (use.volume_id, use.job_id, one[1]) not in known]):
+            _take(use, events)
+        # Only after its snapshot was written: once it is stored, the value is not better any more.
+        if best:
+            VolumeUse.objects.filter(pk=use.pk).update(best=best)
         # Only after its snapshots were written, because later runs skip uses that are not watched.
         if use.job.is_final:
             VolumeUse.objects.filter(pk=use.pk).update(is_watched=False)
@@ -117,22 +122,35 @@ def _last(volume: Volume, found: Sequence[Snapshot], state: str) -> Sequence[Sna
     return [one for one in found if one.state == state][: volume.keep_last]
 
 
-def _events(use: VolumeUse, preempted: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """Yield (event, mark) for each event of the mount's job so far that requires a snapshot; the mark, such as
-    `epoch:1:7`, identifies one occurrence. `preempted`: the job's preempted attempts. Stores a new best metric,
-    so the next call does not yield it again."""
+def _events(
+    use: VolumeUse, preempted: Sequence[int], best: Mapping[str, Any] | None
+) -> Iterator[tuple[str, str]]:
+    """Yield (event, mark) for each event of the job so far that requires a snapshot, in this order of importance;
+    the mark, such as `epoch:1:7`, identifies one occurrence. `preempted`: the job's preempted attempts; `best`: its new
+    best metric, None if there is none."""
     job, wanted = use.job, set(use.snapshot_on)
     if "success" in wanted and job.state == SUCCEEDED:
         yield "success", "success"
     if "preempt" in wanted:
         for attempt in preempted:
             yield "preempt", f"preempt:{attempt}"
+    if best:
+        yield "best_metric", f"best:{best['value']:.9g}"
     epoch = job.progress.get("epoch")
     if "epoch" in wanted and isinstance(epoch, int):
         yield "epoch", f"epoch:{job.attempt}:{epoch}"
-    if "best_metric" in wanted and (best := better(job.progress, use.best)):
-        VolumeUse.objects.filter(pk=use.pk).update(best=best)
-        yield "best_metric", f"best:{best['value']:.9g}"
+
+
+def _together(events: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Yield the events in groups that share a snapshot: all together, as far as their marks fit into its column."""
+    group: list[tuple[str, str]] = []
+    for event in events:
+        if sum(len(mark) + 1 for _, mark in (*group, event)) > LONGEST_MARK:
+            yield group
+            group = []
+        group.append(event)
+    if group:
+        yield group
 
 
 def better(progress: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -163,12 +181,15 @@ def _preempted() -> Mapping[Any, Sequence[int]]:
 
 
 def _known_marks() -> set[tuple[Any, Any, str]]:
-    """Return (volume, job, mark) of the existing snapshots of watched jobs' events."""
+    """Return (volume, job, mark) of the watched jobs' events that have a snapshot."""
     rows = Snapshot.objects.filter(job__volume_uses__is_watched=True).exclude(mark="")
-    return set(rows.values_list("volume_id", "job_id", "mark"))
+    found = rows.values_list("volume_id", "job_id", "mark")
+    return {(volume, job, mark) for volume, job, marks in found for mark in marks.split()}
 
 
-def _take(use: VolumeUse, cause: str, mark: str) -> None:
+def _take(use: VolumeUse, events: Sequence[tuple[str, str]]) -> None:
+    cause = ",".join(dict.fromkeys(cause for cause, _ in events))
+    mark = " ".join(mark for _, mark in events)
     try:
         take_snapshot(use.volume, actor=SYSTEM, cause=cause, mark=mark, job=use.job)
     except IntegrityError:

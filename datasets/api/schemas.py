@@ -130,15 +130,15 @@ VOLUME_FILE = record(
     size_bytes=INTEGER, modified_at=TIME,
 )  # fmt: skip
 SNAPSHOT = record(
-    "The state of a volume at one moment. States: pending, ready, failed, deleting. `cause`: request, or the"
-    " event of the job whose `progress` at that moment is recorded. `consistency`: idle (no pod mounted the"
-    " volume), quiesced (all programs had paused) or crash (as after a power cut). `new_bytes`: the size of"
-    " files not shared with the previous snapshot.",
+    "The state of a volume at one moment. States: pending, ready, failed, deleting. `causes`: request, schedule, or"
+    " the events of the job whose `progress` at that moment is recorded; `cause`: the first. `consistency`: idle (no"
+    " pod mounted the volume), quiesced (all programs had paused) or crash (as after a power cut). `new_bytes`: the"
+    " size of files not shared with the previous snapshot.",
     id=UUID, name=STRING, number=INTEGER, project=STRING, volume=STRING, volume_id=nullable(UUID),
-    storage_class=STRING, volume_bytes=INTEGER, cause=STRING, job_id=nullable(UUID), job=nullable(STRING),
-    attempt=nullable(INTEGER), progress=OBJECT, consistency=nullable(STRING), files=nullable(INTEGER),
-    size_bytes=nullable(INTEGER), new_bytes=nullable(INTEGER), created_by=STRING, created_at=TIME,
-    ready_at=nullable(TIME), status=STATUS,
+    storage_class=STRING, volume_bytes=INTEGER, cause=STRING, causes=listed(STRING), job_id=nullable(UUID),
+    job=nullable(STRING), attempt=nullable(INTEGER), progress=OBJECT, consistency=nullable(STRING),
+    files=nullable(INTEGER), size_bytes=nullable(INTEGER), new_bytes=nullable(INTEGER), created_by=STRING,
+    created_at=TIME, ready_at=nullable(TIME), status=STATUS,
 )  # fmt: skip
 ARTIFACT = record(
     "A directory of a job's output, kept with the job. States: waiting (for the job's end), keeping, ready, failed,"

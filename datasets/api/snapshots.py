@@ -23,7 +23,7 @@ SNAPSHOTS = Listing(
         "volume": Filter("volume_name__in", query.texts("Of volumes with these names.")),
         "number": Filter("number", query.whole(1, 1 << 31, "With this number.")),
         "job": Filter("job_name__in", query.texts("That record the progress of jobs with these names.")),
-        "cause": Filter("cause__in", query.texts("With these causes.")),
+        "cause": Filter("cause__regex", query.members("With these causes.")),
         "state": IN_STATES,
     },
 )

@@ -10,6 +10,8 @@ CREATING, READY, FAILED, DELETING = "creating", "ready", "failed", "deleting"
 PENDING = "pending"
 ONE_JOB, MANY_JOBS = "ReadWriteOnce", "ReadWriteMany"
 ACCESS_MODES = (ONE_JOB, MANY_JOBS)
+# Length of the column with the marks of a snapshot's events.
+LONGEST_MARK = 255
 
 
 class Volume(models.Model):
@@ -117,10 +119,10 @@ class Snapshot(models.Model):
     state = models.CharField(max_length=10, default=PENDING)
     reason = models.CharField(max_length=40, blank=True, default="")
     message = models.CharField(max_length=1000, blank=True, default="")
-    # "request", or the job's event.
-    cause = models.CharField(max_length=16)
-    # Identifies the job's event, so that it triggers one snapshot only: "epoch:1:7". "" for a request.
-    mark = models.CharField(max_length=64, blank=True, default="")
+    # "request", "schedule", or the job's events, separated by commas.
+    cause = models.CharField(max_length=40)
+    # Identifies the job's events, so that each triggers one snapshot only: "best:0.5 epoch:1:7". "" for a request.
+    mark = models.CharField(max_length=LONGEST_MARK, blank=True, default="")
     job = models.ForeignKey("jobs.Job", models.SET_NULL, null=True, related_name="snapshots")
     job_name = models.CharField(max_length=63, blank=True, default="")
     attempt = models.PositiveIntegerField(default=0)
@@ -147,3 +149,8 @@ class Snapshot(models.Model):
 
     def __str__(self) -> str:
         return f"{self.volume_name}@{self.number}"
+
+    @property
+    def causes(self) -> list[str]:
+        """What the snapshot was taken for: "request", "schedule", or one or several events of the job."""
+        return self.cause.split(",")

@@ -15,7 +15,7 @@ from datasets.access import artifact_for, snapshot_for, version_for, visible_dat
 from datasets.lineage import Graph, Node
 from datasets.lineage_layout import HEIGHT, WIDTH, draw
 from datasets.models import DatasetVersion, Snapshot
-from datasets.pages.volume_lists import CAUSES
+from datasets.pages.volume_lists import CAUSES, cause_words
 from datasets.queries.lineage import lineage_of
 from jobs.access import job_for, visible_jobs
 
@@ -80,14 +80,19 @@ def _rows(graph: Graph) -> list[dict[str, Any]]:
             "url": url_of(one),
             "is_start": one.key == graph.start,
             "sources": [
-                # The cause of a snapshot is a code, other roles are names and paths.
-                {"name": names[edge.source], "role": CAUSES.get(edge.role, edge.role)}
+                {"name": names[edge.source], "role": _role_words(edge.role)}
                 for edge in graph.edges
                 if edge.target == one.key
             ],
         }
         for one in graph.nodes
     ]
+
+
+def _role_words(role: str) -> str:
+    # The causes of a snapshot are codes, other roles are names and paths.
+    causes = role.split(",")
+    return cause_words(causes) if set(causes) <= CAUSES.keys() else role
 
 
 def url_of(one: Node) -> str:

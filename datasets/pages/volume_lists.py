@@ -1,6 +1,6 @@
 """The lists of volumes and snapshots."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.db.models import Count, QuerySet, Sum
@@ -70,6 +70,11 @@ def jobs(row: Row) -> str:
     return format_html("{} {}", links, gettext("and %d more") % more) if more > 0 else links
 
 
+def cause_words(causes: Iterable[str]) -> str:
+    """Return what a snapshot was taken for as a text; a word that is no cause stays as it is."""
+    return ", ".join(str(CAUSES.get(cause, cause)) for cause in causes)
+
+
 def progress_words(snapshot: Row) -> str:
     """Return the job's epoch, accuracy and loss at the time of the snapshot as a text; "" if none is recorded."""
     found = snapshot["progress"]
@@ -83,7 +88,7 @@ def snapshots_shown(snapshots: QuerySet[Snapshot]) -> list[Row]:
         row
         | {
             "badge": state_badge(row["status"]["state"]),
-            "cause_words": CAUSES[row["cause"]],
+            "cause_words": cause_words(row["causes"]),
             "metric": progress_words(row),
             "consistency_words": CONSISTENCY.get(row["consistency"] or "", ""),
         }

@@ -27,7 +27,7 @@ def _metrics(row: Row) -> str:
 COLUMNS = (
     Column("NAME", lambda row: row["name"]),
     STATE,
-    Column("CAUSE", lambda row: row["cause"]),
+    Column("CAUSE", lambda row: ",".join(row.get("causes") or [row["cause"]])),
     Column("JOB", lambda row: row["job"] or ""),
     Column("PROGRESS", _metrics),
     Column("SIZE", lambda row: formats.binary_size(row["size_bytes"]), is_number=True),

@@ -1,5 +1,6 @@
 """Snapshots over REST: taken, listed, restored, deleted; on events of jobs; kept by rules; and after kills."""
 
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -148,25 +149,56 @@ def test_a_snapshot_that_waits_for_its_storage_says_why(api, cast, volume, monke
     assert (status["state"], status["reason"], status["message"]) == ("ready", "", "")
 
 
-def test_success_preemption_epochs_and_the_best_metric_make_one_snapshot_each(cast, volume):
+def test_events_of_one_moment_make_one_snapshot_that_names_them(api, cast, volume):
     job = watched_job(
         cast, "success", "preempt", "epoch", "best_metric", progress={"epoch": 1, "accuracy": 0.5}
     )
-    assert taken() == [("epoch", "epoch:1:1"), ("best_metric", "best:0.5")]
-    assert len(taken()) == 2
+    assert taken() == [("best_metric,epoch", "best:0.5 epoch:1:1")]
+    assert len(taken()) == 1
+    Job.objects.update(progress={"epoch": 1, "accuracy": 0.55})
+    assert taken()[1:] == [("best_metric", "best:0.55")]
     Job.objects.update(progress={"epoch": 2, "accuracy": 0.4})
     assert taken()[2:] == [("epoch", "epoch:1:2")]
+    [newest, second, first] = api("vera").get("snapshots").body["results"]
+    assert (first["cause"], first["causes"]) == ("best_metric", ["best_metric", "epoch"])
+    assert (second["causes"], newest["causes"]) == (["best_metric"], ["epoch"])
+    for cause, names in {"epoch": [3, 1], "best_metric": [2, 1], "best": [], "epoch,success": [3, 1]}.items():
+        found = api("vera").get(f"snapshots?cause={cause}").body["results"]
+        assert [one["number"] for one in found] == names
     Attempt.objects.create(
         job=job, number=1, ended_at=timezone.now(), reason="preempted", outcome="disrupted"
     )
     Job.objects.update(state="queued", progress={})
     assert taken()[3:] == [("preempt", "preempt:1")]
     Job.objects.update(state="succeeded", attempt=2, progress={"epoch": 2, "accuracy": 0.6})
-    assert taken()[4:] == [("success", "success"), ("epoch", "epoch:2:2"), ("best_metric", "best:0.6")]
+    assert taken()[4:] == [("success,best_metric,epoch", "success best:0.6 epoch:2:2")]
     assert not VolumeUse.objects.filter(is_watched=True).exists()
     work()
-    best = Snapshot.objects.get(mark="best:0.6")
+    best = Snapshot.objects.get(mark__contains="best:0.6")
     assert (best.job_name, best.attempt, best.progress["accuracy"], best.state) == ("train1", 2, 0.6, "ready")
+
+
+def test_a_best_metric_whose_snapshot_was_not_written_is_taken_again(cast, volume, monkeypatch):
+    watched_job(cast, "best_metric", progress={"accuracy": 0.5})
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.actions.snapshot_events.take_snapshot", lambda *_, **__: sys.exit())
+        with pytest.raises(SystemExit):
+            snapshot_on_events()
+    assert taken() == [("best_metric", "best:0.5")]
+
+
+def test_preempted_attempts_beyond_the_length_of_a_mark_are_in_other_snapshots(cast, volume):
+    job = watched_job(cast, "preempt")
+    for number in range(1, 60):
+        Attempt.objects.create(
+            job=job, number=number, ended_at=timezone.now(), reason="preempted", outcome="disrupted"
+        )
+    Job.objects.update(state="failed")
+    found = taken()
+    assert {cause for cause, _ in found} == {"preempt"}
+    marks = [mark for _, marks in found for mark in marks.split()]
+    assert sorted(marks) == sorted(f"preempt:{number}" for number in range(1, 60))
+    assert taken() == found
 
 
 @pytest.mark.parametrize(("stopped_for", "expected"), [(PREEMPTED, [("preempt", "preempt:1")]), ("", [])])
