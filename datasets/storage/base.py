@@ -139,10 +139,14 @@ class Lake(Protocol):
         """Yield (digest, bytes) of the contents at `located`: contents of one pack, or one content with its own
         file. The caller must verify the digests. Raises ContentMissing and, for a truncated pack, ContentDamaged."""
 
-    def place(self, located: Located, target: Path, mode: int) -> Sharing:
+    def place(
+        self, located: Located, target: Path, mode: int, advanced: Callable[[int], None] = lambda _: None
+    ) -> Sharing:
         """Create the file `target`, with the permissions `mode`, from a content that has its own file, sharing
-        bytes if the file system can. Return how the bytes were duplicated. Raises ContentMissing if the content
-        is gone, ContentDamaged after reading all bytes if they do not match the digest."""
+        bytes if the file system can. Return how the bytes were duplicated. `advanced` is called now and then with the
+        bytes of the content that are done, 0 to its size; its exception ends the call and may leave a part of the
+        file. Raises ContentMissing if the content is gone, ContentDamaged after reading all bytes if they do not match
+        the digest."""
 
     def path_of(self, located: Located) -> Path | None:
         """Return the path of the file that contains the bytes of a content, its own or a pack; None if that is not on

@@ -107,24 +107,28 @@ def hard_link(source: Path | bytes, target: Path) -> bool:
     return True
 
 
-def share_file(source: Path, target: Path, mode: int) -> Sharing:
+def share_file(
+    source: Path, target: Path, mode: int, copied: Callable[[int], None] = lambda _: None
+) -> Sharing:
     """Create `target` with the bytes of `source` and the mode `mode`, by reflink, else by hard link if its mode is
-    READ_ONLY, else by copy. Return which it was. Raises OSError if `target` exists."""
+    READ_ONLY, else by copy. Return which it was. `copied`: as the `check` of `copy_file`. Raises OSError if `target`
+    exists."""
     shared = Sharing.COPY
     if reflink(source, target):
         shared = Sharing.REFLINK
     elif mode == READ_ONLY and hard_link(source, target):
         shared = Sharing.HARD_LINK
     else:
-        copy_file(source, target)
+        copy_file(source, target, copied)
     if target.stat().st_mode & 0o777 != mode:
         target.chmod(mode)
     return shared
 
 
-def copy_file(source: Path | bytes, target: Path, check: Callable[[], None] = lambda: None) -> None:
+def copy_file(source: Path | bytes, target: Path, check: Callable[[int], None] = lambda _: None) -> None:
     """Copy a file's bytes to the new file `target`. Keeps holes, so that a sparse copy takes no more space than
-    its data. `check` is called between pieces; its exception ends the copy. Raises OSError if `target` exists."""
+    its data. `check` is called before each piece with the number of bytes before it; its exception ends the copy.
+    Raises OSError if `target` exists."""
     with open(source, "rb") as old, open(target, "xb") as new:
         size = os.fstat(old.fileno()).st_size
         for start, end in _data(old.fileno(), size):
@@ -133,10 +137,10 @@ def copy_file(source: Path | bytes, target: Path, check: Callable[[], None] = la
         os.ftruncate(new.fileno(), size)
 
 
-def _copy_range(old: int, new: int, start: int, end: int, check: Callable[[], None]) -> None:
+def _copy_range(old: int, new: int, start: int, end: int, check: Callable[[int], None]) -> None:
     os.lseek(new, start, os.SEEK_SET)
     while start < end:
-        check()
+        check(start)
         sent = os.sendfile(new, old, start, min(_CHUNK_BYTES, end - start))
         if not sent:
             # The file was truncated since.

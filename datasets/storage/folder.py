@@ -19,7 +19,7 @@ modification time, which `renew` must not change.
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from itertools import accumulate, repeat
@@ -161,11 +161,38 @@ class FolderLake(IndexedLake[ContentIndex]):
                 for one in some:
                     yield one.digest, data[one.offset - start : one.offset - start + one.size_bytes]
 
-    def place(self, located: Located, target: Path, mode: int) -> Sharing:
-        with self._opened(located) as file:
-            if hash_file(file.fileno(), located.size_bytes) != located.digest:
-                raise ContentDamaged(located.digest)
-        return share_file(self.path_of(located), target, mode)
+    def place(
+        self, located: Located, target: Path, mode: int, advanced: Callable[[int], None] = lambda _: None
+    ) -> Sharing:
+        # Opened first: what is missing in the lake has a name then.
+        with self._opened(located):
+            shared = share_file(self.path_of(located), target, mode, lambda done: advanced(done // 2))
+        # A copy is written and then read; what is shared is read only.
+        written = located.size_bytes if shared == Sharing.COPY else 0
+        try:
+            self._verify_placed(
+                located, target, lambda read: advanced((written + read) // (2 if written else 1))
+            )
+        except ContentDamaged:
+            target.unlink()
+            raise
+        return shared
+
+    def _verify_placed(self, located: Located, target: Path, read: Callable[[int], None]) -> None:
+        total = 0
+
+        def take(piece: memoryview) -> None:
+            nonlocal total
+            total += len(piece)
+            read(min(total, located.size_bytes))
+
+        try:
+            with open(target, "rb", buffering=0) as file:
+                is_intact = hash_file(file.fileno(), located.size_bytes, take) == located.digest
+        except FileChanged:
+            is_intact = False
+        if not is_intact:
+            raise ContentDamaged(located.digest)
 
     def path_of(self, located: Located) -> Path:
         if located.pack == WHOLE:

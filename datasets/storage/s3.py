@@ -15,7 +15,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
@@ -122,12 +122,15 @@ class S3Lake(IndexedLake[AgedIndex]):
     def path_of(self, located: Located) -> Path | None:
         return None
 
-    def place(self, located: Located, target: Path, mode: int) -> Sharing:
+    def place(
+        self, located: Located, target: Path, mode: int, advanced: Callable[[int], None] = lambda _: None
+    ) -> Sharing:
         hashed = sha256()
         with open(target, "xb", buffering=0) as file:
             for data in self._pieces.ranges(located, 0, located.size_bytes):
                 hashed.update(data)
                 file.write(data)
+                advanced(file.tell())
             os.fchmod(file.fileno(), mode)
         if hashed.digest() != located.digest:
             raise ContentDamaged(located.digest)

@@ -8,9 +8,9 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import chain, groupby
 from pathlib import Path
@@ -30,13 +30,15 @@ THREADS = min(4, os.cpu_count() or 1)
 _AT_ONCE, _AT_ONCE_PARTED = 200, 1000
 # Fewer contents are written before a child process has started.
 PARTED_FILES = 2000
+# Interval of reports while one large file is written.
+WATCH_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a fill. `files`, `bytes_done`: files and bytes of the version that are present. `bytes_moved`:
-    bytes copied from the lake by this fill. `sharing`: the cheapest way in which a content was duplicated, None if
-    none was; small ones come out of packs and are always copied."""
+    """Progress of a fill. `files`, `bytes_done`: files and bytes of the version that are present, with the parts of
+    files that are being written. `bytes_moved`: bytes copied from the lake by this fill. `sharing`: the cheapest way in
+    which a content was duplicated, None if none was; small ones come out of packs and are always copied."""
 
     files: int
     bytes_done: int
@@ -106,8 +108,9 @@ class TreeFill:
         self._others = {} if len(self._path) == len(names) else self._repeated(names)
         self._done = Progress(0, 0, 0)
         self._is_parted = False
-        # Threads add to it.
+        # Threads add to both. `_begun`: bytes done of the files that are being written, by store name.
         self._ways: set[Sharing] = set()
+        self._begun: dict[str, int] = {}
         self._tree = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
         self._writer, self._pool = FileWriter(self._tree), WriterPool(self._tree, lock)
 
@@ -258,14 +261,25 @@ class TreeFill:
         at_once = _AT_ONCE_PARTED if self._is_parted else _AT_ONCE
         with ThreadPoolExecutor(THREADS) as threads:
             try:
-                for brought in threads.map(
-                    lambda piece: self._piece(piece, wanted), _pieces(located, at_once)
-                ):
+                pieces = [threads.submit(self._piece, piece, wanted) for piece in _pieces(located, at_once)]
+                for piece in pieces:
+                    self._watch(piece)
+                    brought = piece.result()
                     self._note(brought, sum(self._sizes[name] for name in brought))
                     self._budget.check()
             except BaseException:
                 threads.shutdown(cancel_futures=True)
                 raise
+
+    def _watch(self, piece: Future[list[str]]) -> None:
+        """Wait until a piece of work has ended, and report the bytes within its files meanwhile."""
+        # Not by the threads: what reports has a connection to the database for this thread only.
+        while not piece.done() and wait([piece], WATCH_SECONDS).not_done:
+            done, begun = self._done, sum(list(self._begun.values()))
+            if begun:
+                self._report(
+                    replace(done, bytes_done=done.bytes_done + begun, bytes_moved=done.bytes_moved + begun)
+                )
 
     def _piece(self, located: Sequence[Located], wanted: dict[bytes, list[str]]) -> list[str]:
         self._budget.check()
@@ -303,7 +317,12 @@ class TreeFill:
 
     def _place(self, located: Located, name: str) -> None:
         target = self._part / os.fsdecode(self._path[name])
-        self._ways.add(self._lake.place(located, target, _mode(name)))
+
+        def advanced(done: int) -> None:
+            self._budget.check()
+            self._begun[name] = done
+
+        self._ways.add(self._lake.place(located, target, _mode(name), advanced))
 
     def _repeat(self, names: Iterable[str]) -> None:
         """Create the other files of the contents with these store names, of which one file exists each, as hard links
@@ -329,6 +348,8 @@ class TreeFill:
 
     def _note(self, names: Sequence[str], moved: int) -> None:
         done = self._done
+        for name in names if self._begun else ():
+            self._begun.pop(name, None)
         others = [name for name in names for _ in self._others.get(name, ())] if self._others else []
         self._done = Progress(
             done.files + len(names) + len(others),

@@ -186,7 +186,7 @@ def _share(file: int, place: bytes, budget: Budget) -> None:
     source, target = f"/proc/self/fd/{file}".encode(), Path(os.fsdecode(place))
     target.unlink(missing_ok=True)
     if not reflink(source, target):
-        copy_file(source, target, budget.check)
+        copy_file(source, target, lambda _: budget.check())
 
 
 def _unless_gone(error: OSError) -> None:

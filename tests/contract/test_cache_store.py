@@ -5,14 +5,16 @@ import shutil
 import subprocess
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
+from datasets.storage import tree_fill
 from datasets.storage.base import Budget, Cancelled, ContentMissing, Lake
 from datasets.storage.cache import _FOLDERS, LOCK, CacheStore
 from datasets.storage.contents import Located, Sharing
@@ -21,6 +23,7 @@ from tests.contract.caches import FILES, LARGE, inodes, kept, many
 from tests.contract.lakes import LakeKit
 from tests.datasets import pack_of
 from tests.servers import CHECKOUT
+from tests.waiting import patience
 
 TWICE = {"a": b"alpha", "again": b"alpha", "b": b"beta", "c": b"gamma"}
 # Fills with a program that is killed once it has brought half of the contents.
@@ -64,6 +67,62 @@ def test_a_tree_has_the_files_of_the_version_read_only(lake: Lake, store: CacheS
     is_linked = (tree / "large").stat().st_nlink == 2
     assert (reports[-1].sharing == Sharing.HARD_LINK) == is_linked
     assert reports[-1].sharing is not None
+
+
+def test_a_large_file_is_in_the_progress_while_it_is_written(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tree_fill, "WATCH_SECONDS", 0.01)
+    reports: list[Progress] = []
+    is_seen, place, half = Event(), lake.place, len(LARGE) // 2
+
+    def slow(located: Located, target: Path, mode: int, advanced: Callable[[int], None]) -> Sharing:
+        advanced(half)
+        assert is_seen.wait(patience(10))
+        return place(located, target, mode, advanced)
+
+    def report(progress: Progress) -> None:
+        reports.append(progress)
+        if progress.bytes_moved % len(LARGE) >= half:
+            is_seen.set()
+
+    monkeypatch.setattr(lake, "place", slow)
+    store.fill("v", lake, kept(lake, {"large": (FILE, LARGE)}), report=report)
+    assert (reports[0].files, reports[0].bytes_done, reports[0].bytes_moved) == (0, half, half)
+    assert (reports[-1].files, reports[-1].bytes_done, reports[-1].bytes_moved) == (1, len(LARGE), len(LARGE))
+    assert [one.bytes_done for one in reports] == sorted(one.bytes_done for one in reports)
+
+
+def test_a_lake_says_how_much_of_a_large_file_is_done(lake: Lake, tmp_path: Path):
+    huge, done = os.urandom(17 << 20), list[int]()
+    manifest = kept(lake, {"huge": (FILE, huge)})
+    [located] = lake.locate(manifest.contents())
+    for number, mode in enumerate((0o444, 0o555)):
+        lake.place(located, tmp_path / str(number), mode, done.append)
+        assert (tmp_path / str(number)).read_bytes() == huge
+        assert done == sorted(done)
+        assert done[-1] == len(huge)
+        assert len(set(done)) > 1
+        done.clear()
+
+
+def test_a_fill_that_is_cancelled_within_a_large_file_ends_there(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    place, is_cancelled = lake.place, Event()
+
+    def cancelled(located: Located, target: Path, mode: int, advanced: Callable[[int], None]) -> Sharing:
+        is_cancelled.set()
+        return place(located, target, mode, advanced)
+
+    manifest = kept(lake, {"large": (FILE, LARGE)})
+    with monkeypatch.context() as patch:
+        patch.setattr(lake, "place", cancelled)
+        with pytest.raises(Cancelled):
+            store.fill("v", lake, manifest, Budget(is_cancelled=is_cancelled.is_set))
+    assert not store.tree("v").exists()
+    store.fill("v", lake, manifest)
+    assert (store.tree("v") / "large").read_bytes() == LARGE
 
 
 def test_a_second_version_brings_only_what_is_new(lake: Lake, store: CacheStore):
