@@ -70,10 +70,10 @@ def percent(share: float | None) -> str:
 
 
 def mebibytes(mib: float | None) -> str:
-    """Format MiB in binary units: 32768 -> "32 GB", 512 -> "512 MB"; a dash for None."""
+    """Format MiB in binary units: 32768 -> "32 GiB", 512 -> "512 MiB"; a dash for None."""
     if mib is None:
         return NOTHING
-    return f"{number(_half_up(mib / 102.4) / 10)}{NBSP}GB" if mib >= 1024 else f"{number(mib)}{NBSP}MB"
+    return f"{number(_half_up(mib / 102.4) / 10)}{NBSP}GiB" if mib >= 1024 else f"{number(mib)}{NBSP}MiB"
 
 
 def size(count: int | None) -> str:

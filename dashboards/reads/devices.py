@@ -45,7 +45,7 @@ def status(node: Mapping[str, Any]) -> str:
 
 
 def model(name: str, memory_mib: int, joint: str = " ") -> str:
-    """Return a device's model and its memory in GB, joined by `joint`; leaves out what is unknown."""
+    """Return a device's model and its memory in GiB, joined by `joint`; leaves out what is unknown."""
     return joint.join(part for part in (name, formats.mebibytes(memory_mib) if memory_mib else "") if part)
 
 

@@ -22,10 +22,10 @@ export function percent(share) {
   return `${share > 0 && share < 0.005 ? "<1" : Math.round(share * 100)}${NBSP}%`;
 }
 
-/** 32768 -> "32 GB" */
+/** 32768 -> "32 GiB" */
 export function mebibytes(mib) {
   if (mib === null || mib === undefined) return NOTHING;
-  return mib >= 1024 ? `${plain.format(Math.round(mib / 102.4) / 10)}${NBSP}GB` : `${plain.format(mib)}${NBSP}MB`;
+  return mib >= 1024 ? `${plain.format(Math.round(mib / 102.4) / 10)}${NBSP}GiB` : `${plain.format(mib)}${NBSP}MiB`;
 }
 
 /** 4200000 -> "4.2 MB" */

@@ -23,11 +23,11 @@ PERCENTS = [
 ]
 MEBIBYTES = [
     (None, "–"),
-    (0, f"0{NBSP}MB"),
-    (512, f"512{NBSP}MB"),
-    (1024, f"1{NBSP}GB"),
-    (1536, f"1.5{NBSP}GB"),
-    (32768, f"32{NBSP}GB"),
+    (0, f"0{NBSP}MiB"),
+    (512, f"512{NBSP}MiB"),
+    (1024, f"1{NBSP}GiB"),
+    (1536, f"1.5{NBSP}GiB"),
+    (32768, f"32{NBSP}GiB"),
 ]
 DURATIONS = [
     (None, "–"),

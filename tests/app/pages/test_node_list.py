@@ -96,7 +96,7 @@ def test_what_jobs_reserve_stands_beside_what_there_is(site: Yard, visit: Visit)
     assert (row["reserved_cpus"], row["reserved_memory_mib"]) == (12.5, 65_536)
     page = client.get("/nodes").content.decode()
     assert '<b>12.5</b><span class="second">/80</span>' in page
-    assert '<b>64\N{NO-BREAK SPACE}GB</b><span class="second">/512\N{NO-BREAK SPACE}GB</span>' in page
+    assert '<b>64\N{NO-BREAK SPACE}GiB</b><span class="second">/512\N{NO-BREAK SPACE}GiB</span>' in page
     for key in ("cpus", "memory", "gpus"):
         assert names(client, f"?sort=-{key}")[0] == "dgx1-1", key
 
