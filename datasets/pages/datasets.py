@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods
 
 from controlplane.access import Actor, role_in, visible_project_ids
@@ -28,6 +28,14 @@ from datasets.queries.registrations import registration_shape
 
 VERSIONS_SHOWN, SUBSETS_SHOWN, JOBS_SHOWN, REGISTRATIONS_SHOWN = 100, 100, 50, 3
 VERSIONS_OFFERED = 100
+# What is said of a version with several caches: the first of these states that one of them has.
+_CACHED = (
+    (Cache.FAILED, gettext_lazy("cache failed")),
+    (Cache.EVICTING, gettext_lazy("being removed")),
+    (Cache.FILLING, gettext_lazy("being cached")),
+    (Cache.QUEUED, gettext_lazy("queued")),
+    (Cache.READY, gettext_lazy("cached")),
+)
 
 
 @signed_in
@@ -44,14 +52,14 @@ def dataset_page(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
     dataset = dataset_for(actor, dataset_id)
     versions = version_shapes(version_rows(dataset.versions.whole().order_by("-number")[:VERSIONS_SHOWN]))
     rows = cache_rows(Cache.objects.filter(version__dataset=dataset).order_by("-created_at", "pk"))
-    locations = _locations_without(dataset, rows)
+    about = _about_caches(dataset, rows)
     visible = visible_project_ids(actor)
     context = {
         **dataset_context(actor, dataset),
-        "versions": [version | {"may_cache": locations(version["id"])} for version in versions],
+        "versions": [version | about(version["id"]) for version in versions],
         "has_more_versions": dataset.latest > len(versions),
         "registrations": _registrations(dataset),
-        "subsets": _subsets(dataset, locations),
+        "subsets": _subsets(dataset, about),
         "caches": cache_shapes(rows),
         "uses": jobs_with(dataset, None if visible is None else list(visible))[:JOBS_SHOWN],
     }
@@ -68,24 +76,28 @@ def _registrations(dataset: Dataset) -> list[dict[str, Any]]:
     return [registration_shape(row) for row in shown]
 
 
-def _locations_without(dataset: Dataset, caches: Sequence[Cache]) -> Callable[[str], list[str]]:
-    """Return a function that gives, for a version's id, the names of the locations that have no cache of it yet;
-    [""] for a cluster without named locations."""
+def _about_caches(dataset: Dataset, caches: Sequence[Cache]) -> Callable[[str], dict[str, Any]]:
+    """Return a function that gives, for a version's id, {"may_cache", "cached"}. `may_cache`: the names of the
+    locations that have no cache of it yet; [""] for a cluster without named locations. `cached`: the state of its
+    caches in a word, "" without any."""
     cluster = dataset.project.cluster
     ordered = sorted(locations_of(cluster), key=lambda location: (not location.is_default, location.name))
     names = [location.name for location in ordered]
     known, owner = location_names(cluster) if names else {}, owner_of(cluster, dataset.project_id)
-    cached: dict[str, set[str]] = defaultdict(set)
+    states: dict[str, dict[str, str]] = defaultdict(dict)
     for cache in caches:
         if not names or cache.location.project_id == owner:
-            cached[str(cache.version_id)].add(known.get(cache.location_id, ""))
-    return lambda version: [name for name in names or [""] if name not in cached[version]]
+            states[str(cache.version_id)][known.get(cache.location_id, "")] = cache.state
+    return lambda version: {
+        "may_cache": [name for name in names or [""] if name not in states[version]],
+        "cached": next((words for state, words in _CACHED if state in states[version].values()), ""),
+    }
 
 
-def _subsets(dataset: Dataset, locations: Callable[[str], list[str]]) -> list[dict[str, Any]]:
+def _subsets(dataset: Dataset, about: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
     rows = dataset.versions.exclude(subset="").order_by("-number", "subset")[:SUBSETS_SHOWN]
     return [
-        subset | {"name": f"{subset['number']}/{subset['subset']}", "may_cache": locations(subset["id"])}
+        subset | {"name": f"{subset['number']}/{subset['subset']}"} | about(subset["id"])
         for subset in version_shapes(version_rows(rows))
     ]
 

@@ -95,6 +95,22 @@ def test_versions_are_compared(cast: Cast, dataset: Dataset):
     assert get(cast, "vera", f"/datasets/{dataset.pk}/diff?before=9").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("queued", "queued"), ("filling", "being cached"), ("ready", "cached"), ("failed", "cache failed"),
+        ("evicting", "being removed"),
+    ],
+)  # fmt: skip
+def test_a_version_reads_cached_when_its_files_are_there(
+    cast: Cast, dataset: Dataset, state: str, words: str
+):
+    path = f"/datasets/{dataset.pk}"
+    post(cast, "ben", f"{path}/cache", version="1")
+    Cache.objects.update(state=state)
+    assert f'<span class="second small">{words}</span>' in get(cast, "ben", path).content.decode()
+
+
 def test_buttons_cache_pin_remove_and_delete(cast: Cast, dataset: Dataset):
     path = f"/datasets/{dataset.pk}"
     assert post(cast, "ben", f"{path}/cache", version="1").status_code == 302
