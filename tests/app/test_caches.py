@@ -34,7 +34,7 @@ from datasets.queries.caches import cache_shape, directory_of
 from datasets.queries.job_data import dataset_mounts
 from datasets.storage.tree_fill import Progress
 from jobs.actions import clone_body, stop_job, submit_job
-from jobs.models import Job
+from jobs.models import Job, Pod
 from tests.cast import Cast, make_cast
 from tests.datasets import make_dataset, make_version
 from tests.loop.plant import Plant
@@ -154,6 +154,28 @@ def test_two_requests_for_one_cache_make_one_fill(people: Cast, xray: Dataset, p
     cache.refresh_from_db()
     assert (cache.state, cache.hits) == ("ready", 1)
     assert Command.objects.filter(kind=FILL_CACHE).count() == 1
+
+
+def test_a_job_is_one_hit_whatever_its_pods_attempts_and_mounts(people: Cast, xray: Dataset, plant: Plant):
+    location = location_for(plant.cluster)
+    cache = cache_version(xray.versions.get(number=2), location, actor=SYSTEM)
+    work()
+    mounts = [{"dataset": "xray", "mount_path": path, "cached": True} for path in ("/data", "/again")]
+    body = {"name": "job", "kind": "elastic", "image": "quickstart", "gpus": 1, "datasets": mounts}
+    sizes = {"workers": 3, "min_workers": 1, "max_workers": 4, "retries": 2}
+    job = submit_job(people.project, body | sizes, actor=people.actor("ana"))
+    plant.settle()
+    for name in Pod.objects.values_list("name", flat=True):
+        plant.engine.finish(name, 1)
+    plant.settle()
+    plant.in_seconds(60)
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("running", 2)
+    cache.refresh_from_db()
+    assert cache.hits == 1
+    submit(people, "next")
+    cache.refresh_from_db()
+    assert cache.hits == 2
 
 
 def test_content_that_versions_share_is_stored_once_and_charged_in_parts(
