@@ -1,4 +1,6 @@
-"""Actions on nodes and node pools: cordon, uncordon, assign to a pool."""
+"""Actions on nodes and node pools: cordon, uncordon, assign to a pool, create and delete pools."""
+
+from collections.abc import Mapping, Sequence
 
 from django.db import IntegrityError, transaction
 
@@ -6,7 +8,7 @@ from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict
 from controlplane.actions.events import announce
-from controlplane.models import Cluster, Event, Node, NodePool
+from controlplane.models import Cluster, Event, Node, NodePool, Project
 
 
 def cordon_node(node: Node, *, actor: Actor) -> Node:
@@ -75,6 +77,33 @@ def create_pool(cluster: Cluster, name: str, *, actor: Actor, is_spot: bool = Fa
     except IntegrityError as error:
         raise Conflict("name_taken", f"There is a node pool named {name} already.") from error
     return pool
+
+
+def delete_pool(pool: NodePool, *, actor: Actor) -> None:
+    """Delete an empty node pool. Raise Forbidden unless the actor is an admin, Conflict while nodes are in it or
+    projects of its cluster name it."""
+    require_admin(actor)
+    with transaction.atomic():
+        nodes = list(pool.nodes.order_by("name").values_list("name", flat=True)[:5])
+        if nodes:
+            detail = f"{pool.name} has nodes ({', '.join(nodes)}); move them to another pool first."
+            raise Conflict("node_pool_in_use", detail)
+        projects = Project.objects.filter(cluster=pool.cluster_id).order_by("name")
+        named = [
+            name for name, pools in projects.values_list("name", "node_pools") if _names(pools, pool.name)
+        ]
+        if named:
+            detail = (
+                f"Projects name {pool.name} ({', '.join(named[:5])}); take it out of their node pools first."
+            )
+            raise Conflict("node_pool_in_use", detail)
+        write_audit(actor, "node_pool.delete", "node_pool", pool.name, before={"is_spot": pool.is_spot})
+        pool.delete()
+        announce(Event(kind="node_pool.deleted", actor=actor.name, message=pool.name))
+
+
+def _names(pools: Mapping[str, Sequence[str]], name: str) -> bool:
+    return any(name in found for found in pools.values())
 
 
 def mark_pool(pool: NodePool, is_spot: bool, *, actor: Actor) -> NodePool:

@@ -8,15 +8,28 @@ from controlplane.cli.parsing import Parser
 
 
 def add_yes(parser: Parser) -> None:
-    help_text = "confirm the deletion; without this option nothing is deleted"
+    help_text = (
+        "confirm the deletion; without it the command asks on a terminal, and elsewhere deletes nothing"
+    )
     parser.add_argument("-y", "--yes", action="store_true", help=help_text)
 
 
-def require_yes(args: Namespace, lost: str, command: str) -> None:
-    """Raise CliError (2) unless the user gave `--yes`. `lost`: a sentence about what the command destroys; `command`:
-    the command line that the message shows for confirmation."""
-    if not args.yes:
-        raise CliError(lost, USAGE, f"to delete it: {command} --yes")
+def add_needless_yes(parser: Parser) -> None:
+    """Accept `--yes` for a command that deletes without a question, so that a script may give it to every command that
+    deletes."""
+    help_text = "accepted, as by all commands that delete; this one asks nothing"
+    parser.add_argument("-y", "--yes", action="store_true", help=help_text)
+
+
+def require_yes(args: Namespace, name: str, lost: str, command: str) -> None:
+    """Return if the user gave `--yes`, or types `name` on a terminal. Raise CliError otherwise: on a terminal (1) and
+    elsewhere (2). `lost`: a sentence about what the command destroys; `command`: the command line without the name, for
+    the message."""
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise CliError(lost, USAGE, f"to delete it: {command} {name} --yes")
+    confirm_name(name, f"{lost}. Type its name to delete it", "deleted")
 
 
 def add_preview(parser: Parser, shows: str) -> None:

@@ -1,13 +1,16 @@
 """What each command asks the server for, and what it makes of the answer."""
 
+import io
 import json
 import re
 import subprocess
+import sys
 
 import pytest
 
 from controlplane.cli.commands import jobs
 from controlplane.cli.commands.projects import MEMBER_COLUMNS
+from controlplane.cli.registry import COMMANDS
 from tests.cli.conftest import JOB_ID, cluster, job
 from tests.cli.scripted import Reply, events, page, problem
 
@@ -84,6 +87,52 @@ def test_explain_says_who_holds_what(server, yard):
     known = {"earliest": "2026-01-02T03:04:05Z", "latest": "2026-01-02T03:14:05Z"}
     server.on("GET", f"jobs/{JOB_ID}/explain", answer | note | {"start_estimate": known})
     assert ":05Z. How fast its dataset" in yard("explain", JOB_ID).out
+
+
+def test_every_command_that_deletes_takes_yes(yard):
+    deleting = [path for path in COMMANDS if path.split()[-1] in ("delete", "remove", "revoke", "uncache")]
+    assert {"delete", "dataset delete", "token revoke", "cluster remove"} <= set(deleting)
+    for name in deleting:
+        assert "-y, --yes" in yard(*name.split(), "--help").out, name
+
+
+def test_a_dataset_is_deleted_when_its_name_is_typed_or_yes_is_given(server, yard, monkeypatch):
+    xray = {"id": JOB_ID, "name": "xray", "project": "team-a", "latest": 3}
+    server.on("GET", "datasets", page(xray))
+    server.on("DELETE", f"datasets/{JOB_ID}", xray)
+    refused = yard("dataset", "delete", "xray")
+    assert (refused.code, "xray has 3 versions" in refused.err) == (2, True)
+    for typed, code in (("no\n", 1), ("xray\n", 0)):
+        monkeypatch.setattr(sys, "stdin", Typing(typed))
+        asked = yard("dataset", "delete", "xray")
+        assert (asked.code, "Type its name to delete it" in asked.err) == (code, True)
+    monkeypatch.setattr(sys, "stdin", Typing(""))
+    assert yard("dataset", "delete", "xray", "-y").code == 0
+    assert len(server.requests("DELETE", f"datasets/{JOB_ID}")) == 2
+
+
+class Typing(io.StringIO):
+    """A user at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_node_pools_are_created_and_deleted_and_nodes_moved(server, yard):
+    pool = {"name": "burst", "cluster": "prod", "is_spot": True, "nodes": []}
+    server.on("POST", "node-pools", Reply(201, pool))
+    server.on("DELETE", "node-pools/burst", Reply(204, None))
+    for name in ("n1", "n2"):
+        server.on("PATCH", f"nodes/{name}", {"name": name, "node_pool": "burst"})
+    assert "burst created on prod" in yard("node-pool", "create", "burst", "--spot", "--cluster", "prod").out
+    assert server.asked[-1].body == {"name": "burst", "is_spot": True, "cluster": "prod"}
+    assert yard("node", "move", "n1", "n2", "--pool", "burst").code == 0
+    assert [one.body for one in server.asked[-2:]] == [{"node_pool": "burst"}] * 2
+    assert "in no pool" in yard("node", "move", "n1", "--no-pool").out
+    assert server.asked[-1].body == {"node_pool": None}
+    assert yard("node", "move", "n1").code == 2
+    assert yard("node-pool", "delete", "burst", "--cluster", "prod").code == 0
+    assert server.asked[-1].query == {"cluster": "prod"}
 
 
 def test_project_create_and_edit_send_what_was_given(server, yard):

@@ -17,7 +17,7 @@ from controlplane.actions.cluster_input import (
 )
 from controlplane.actions.clusters import check_cluster, detach_cluster, edit_cluster, register_cluster
 from controlplane.actions.errors import Conflict
-from controlplane.actions.nodes import create_pool, mark_pool
+from controlplane.actions.nodes import create_pool, delete_pool, mark_pool
 from controlplane.api import query
 from controlplane.api.bodies import BodyField, label_field
 from controlplane.api.json_schema import BOOLEAN, INTEGER, OBJECT, STRING, nullable, ref
@@ -196,6 +196,17 @@ class NodePoolDetail(ApiView):
         require_admin(call.actor)
         pool = _pool_for(name, call.body.get("cluster"))
         return Answer(_shape_pools([mark_pool(pool, call.body["is_spot"], actor=call.actor)])[0])
+
+    @operation(
+        "Delete a node pool that no node is in and no project names",
+        answer={},
+        status=204,
+        query={"cluster": query.text("Its cluster, where several have a pool of this name.")},
+    )
+    def delete(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        delete_pool(_pool_for(name, call.query["cluster"]), actor=call.actor)
+        return Answer(None, 204)
 
 
 class Nodes(ApiView):

@@ -88,9 +88,10 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> None:
-    """Delete an artifact. Raise CliError (2) without --yes."""
+    """Delete an artifact. On a terminal the user must confirm, unless --yes is given; elsewhere raise CliError (2)
+    without it."""
     found = find_artifact(session, args.artifact)
-    require_yes(args, f"{args.artifact} cannot be restored", f"yard artifact delete {args.artifact}")
+    require_yes(args, args.artifact, f"{args.artifact} cannot be restored", "yard artifact delete")
     answer = session.client.delete(f"artifacts/{found['id']}")
     session.output.object(answer, f"artifact {args.artifact} deleted")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.commands.datasets import find_dataset, find_version, version_name
+from controlplane.cli.confirmation import add_needless_yes
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, CliError
 from controlplane.cli.lookup import ROWS_MOST, project_rows
 from controlplane.cli.parsing import Parser, duration_seconds
@@ -73,6 +74,7 @@ def cache(args: Namespace, session: Session) -> int:
 def uncache_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset uncache chest-xray@3"]
     _add_version(parser)
+    add_needless_yes(parser)
 
 
 def uncache(args: Namespace, session: Session) -> None:

@@ -362,10 +362,11 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> None:
-    """Delete a dataset with all its versions. Raise CliError (2) without --yes."""
+    """Delete a dataset with all its versions. On a terminal the user must confirm, unless --yes is given; elsewhere
+    raise CliError (2) without it."""
     dataset = find_dataset(session, args.name)
     lost = f"{args.name} has {dataset['latest']} versions; all of them would be deleted"
-    require_yes(args, lost, f"yard dataset delete {args.name}")
+    require_yes(args, args.name, lost, "yard dataset delete")
     session.output.object(session.client.delete(f"datasets/{dataset['id']}"), f"dataset {args.name} deleted")
 
 

@@ -8,6 +8,7 @@ from argparse import Namespace
 from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.commands.projects import add_share, share_fields
+from controlplane.cli.confirmation import add_needless_yes
 from controlplane.cli.errors import require_changes
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
@@ -64,6 +65,7 @@ def department_edit(args: Namespace, session: Session) -> None:
 def department_delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard department delete research"]
     parser.add_argument("name", metavar="NAME")
+    add_needless_yes(parser)
 
 
 def department_delete(args: Namespace, session: Session) -> None:

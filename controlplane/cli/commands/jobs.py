@@ -9,6 +9,7 @@ from controlplane.cli import formats
 from controlplane.cli.code.about import describe_code
 from controlplane.cli.commands.explanation import estimate_text
 from controlplane.cli.commands.wait import wait_for
+from controlplane.cli.confirmation import add_needless_yes
 from controlplane.cli.lookup import FINAL_STATES, each_name, find_job, is_id, job_id, jobs_named
 from controlplane.cli.parsing import Parser, add_job, duration_seconds, positive_number
 from controlplane.cli.session import Session
@@ -220,6 +221,7 @@ def resume(args: Namespace, session: Session) -> int:
 
 def delete_arguments(parser: Parser) -> None:
     _names(parser, ["yard delete hyper1", "yard delete hyper1 hyper2"])
+    add_needless_yes(parser)
 
 
 def delete(args: Namespace, session: Session) -> int:

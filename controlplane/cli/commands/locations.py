@@ -8,6 +8,7 @@ from typing import Any
 from controlplane import notation
 from controlplane.cli import formats
 from controlplane.cli.client import segment
+from controlplane.cli.confirmation import add_needless_yes
 from controlplane.cli.errors import USAGE, CliError, require_changes
 from controlplane.cli.parsing import Parser, argument, given, key_value
 from controlplane.cli.session import Session
@@ -115,6 +116,7 @@ def edit(args: Namespace, session: Session) -> None:
 def delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard cache-location delete zone-b"]
     parser.add_argument("name", metavar="NAME")
+    add_needless_yes(parser)
 
 
 def delete(args: Namespace, session: Session) -> None:

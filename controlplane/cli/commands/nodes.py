@@ -1,14 +1,14 @@
-"""Commands for nodes: list, describe, cordon, uncordon, drain."""
+"""Commands for nodes and node pools: list, describe, cordon, uncordon, drain, move; create, edit and delete pools."""
 
 from __future__ import annotations
 
 import sys
 from argparse import BooleanOptionalAction, Namespace
-from urllib.parse import quote
 
 from controlplane.cli import formats
+from controlplane.cli.client import segment
 from controlplane.cli.commands.jobs import devices_text
-from controlplane.cli.confirmation import add_preview, confirm_name
+from controlplane.cli.confirmation import add_needless_yes, add_preview, confirm_name
 from controlplane.cli.lookup import each_name, node_path
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
@@ -64,6 +64,7 @@ POOL_COLUMNS = (
     Column("SPOT", lambda pool: "yes" if pool["is_spot"] else ""),
     Column("NODES", lambda pool: ", ".join(pool["nodes"])),
 )
+_WHERE_SEVERAL = "where several clusters have a pool of this name"
 DEVICE_COLUMNS = (
     Column("GPU", lambda device: device.get("index"), is_number=True),
     Column("ALLOCATED", lambda device: formats.gpus(device.get("allocated")), is_number=True),
@@ -203,6 +204,55 @@ def list_pools(args: Namespace, session: Session) -> None:
     session.output.objects(session.client.pages("node-pools", {}, 10_000), POOL_COLUMNS)
 
 
+def pool_create_arguments(parser: Parser) -> None:
+    parser.examples = ["yard node-pool create burst --spot", "yard node-pool create a100 --cluster prod"]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--spot", action="store_true", help="its provider may withdraw its nodes at any time")
+    parser.add_argument("--cluster", metavar="NAME", help="default: the first cluster")
+
+
+def pool_create(args: Namespace, session: Session) -> None:
+    """Create an empty node pool; `yard node move` puts nodes into it."""
+    body = {"name": args.name, "is_spot": args.spot} | ({"cluster": args.cluster} if args.cluster else {})
+    answer = session.client.post("node-pools", body)
+    session.output.object(
+        answer,
+        f"node pool {args.name} created on {answer['cluster']}; nodes into it: yard node move NODE --pool {args.name}",
+    )
+
+
+def pool_delete_arguments(parser: Parser) -> None:
+    parser.examples = ["yard node-pool delete burst"]
+    parser.add_argument("name", metavar="NAME")
+    add_needless_yes(parser)
+    parser.add_argument("--cluster", metavar="NAME", help=_WHERE_SEVERAL)
+
+
+def pool_delete(args: Namespace, session: Session) -> None:
+    """Delete a node pool; refused while nodes are in it or projects name it."""
+    query = {"cluster": args.cluster} if args.cluster else None
+    session.client.delete(f"node-pools/{segment(args.name)}", query)
+    session.output.object({"name": args.name}, f"node pool {args.name} deleted")
+
+
+def node_move_arguments(parser: Parser) -> None:
+    _names(parser, ["yard node move dgx1-1 dgx1-2 --pool burst", "yard node move dgx1-1 --no-pool"])
+    pool = parser.add_mutually_exclusive_group(required=True)
+    pool.add_argument("--pool", metavar="NAME", help="a node pool of their cluster")
+    pool.add_argument("--no-pool", action="store_true", help="take them out of their pools")
+
+
+def node_move(args: Namespace, session: Session) -> int:
+    """Move nodes to another node pool of their cluster. Running pods stay; new ones are placed by the new pool."""
+    outcome = f"is in {args.pool}" if args.pool else "is in no pool"
+
+    def move(name: str) -> None:
+        answer = session.client.patch(node_path(name), {"node_pool": args.pool})
+        session.output.object(answer, f"node {name} {outcome}")
+
+    return each_name(args.names, session, move)
+
+
 def pool_edit_arguments(parser: Parser) -> None:
     parser.examples = ["yard node-pool edit burst --spot", "yard node-pool edit burst --no-spot"]
     parser.add_argument("name", metavar="NAME")
@@ -212,14 +262,14 @@ def pool_edit_arguments(parser: Parser) -> None:
         required=True,
         help="whether the provider may withdraw its nodes at any time",
     )
-    parser.add_argument("--cluster", metavar="NAME", help="where several clusters have a pool of this name")
+    parser.add_argument("--cluster", metavar="NAME", help=_WHERE_SEVERAL)
 
 
 def pool_edit(args: Namespace, session: Session) -> None:
     """Mark a node pool as spot or not, of --cluster if several clusters have a pool of this name. Elastic jobs that
     shrink remove workers on spot nodes first."""
     body = {"is_spot": args.spot} | ({"cluster": args.cluster} if args.cluster else {})
-    answer = session.client.patch(f"node-pools/{quote(args.name, safe='')}", body)
+    answer = session.client.patch(f"node-pools/{segment(args.name)}", body)
     session.output.object(answer, f"node pool {args.name} is {'spot' if args.spot else 'not spot'}")
 
 

@@ -98,9 +98,10 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> None:
-    """Delete a snapshot. Raise CliError (2) without --yes."""
+    """Delete a snapshot. On a terminal the user must confirm, unless --yes is given; elsewhere raise CliError (2)
+    without it."""
     snapshot = find_snapshot(session, args.snapshot)
-    require_yes(args, f"{args.snapshot} cannot be restored", f"yard snapshot delete {args.snapshot}")
+    require_yes(args, args.snapshot, f"{args.snapshot} cannot be restored", "yard snapshot delete")
     answer = session.client.delete(f"snapshots/{snapshot['id']}")
     session.output.object(answer, f"snapshot {args.snapshot} is being deleted")
 

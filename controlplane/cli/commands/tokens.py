@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from controlplane.cli import formats
 from controlplane.cli.client import segment
+from controlplane.cli.confirmation import add_needless_yes
 from controlplane.cli.parsing import Parser, given
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column
@@ -51,6 +52,7 @@ def token_create(args: Namespace, session: Session) -> None:
 def token_revoke_arguments(parser: Parser) -> None:
     parser.examples = ["yard token revoke 3"]
     parser.add_argument("id", metavar="ID", help="an id that `yard list tokens` shows")
+    add_needless_yes(parser)
 
 
 def token_revoke(args: Namespace, session: Session) -> None:

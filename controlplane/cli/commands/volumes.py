@@ -341,10 +341,11 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> None:
-    """Delete a volume with its content, but not its snapshots. Raise CliError (2) without --yes."""
+    """Delete a volume with its content, but not its snapshots. On a terminal the user must confirm, unless --yes is
+    given; elsewhere raise CliError (2) without it."""
     volume = find_volume(session, args.name)
     lost = f"{args.name} holds {formats.binary_size(volume['used_bytes'])}; all of it would be deleted"
-    require_yes(args, lost, f"yard volume delete {args.name}")
+    require_yes(args, args.name, lost, "yard volume delete")
     session.output.object(
         session.client.delete(f"volumes/{volume['id']}"), f"volume {args.name} is being deleted"
     )

@@ -28,7 +28,7 @@ REST: dict[str, dict[str, Rule]] = {
     "clusters/<str:name>/check": {"POST": ADMIN_WRITES},
     "clusters/<str:name>/view": {"GET": ADMIN_READS},
     "node-pools": {"GET": EVERYBODY, "POST": ADMIN_WRITES},
-    "node-pools/<str:name>": {"PATCH": ADMIN_WRITES},
+    "node-pools/<str:name>": {"PATCH": ADMIN_WRITES, "DELETE": ADMIN_WRITES},
     "nodes": {"GET": EVERYBODY},
     "departments": {"GET": EVERYBODY, "POST": ADMIN_WRITES},
     "departments/<str:name>": {"GET": EVERYBODY, "PATCH": ADMIN_WRITES, "DELETE": ADMIN_WRITES},

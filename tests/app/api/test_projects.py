@@ -203,6 +203,25 @@ def test_nodes_are_cordoned_drained_and_pooled(api: AsPerson, cast: Cast):
     assert root.get("nodes?node_pool=dgx&fields=name").body["results"] == [{"name": "dgx1-1"}]
 
 
+def test_a_node_pool_is_deleted_when_nothing_is_in_it_and_no_project_names_it(api: AsPerson, cast: Cast):
+    root = api("root")
+    root.post("node-pools", {"name": "dgx"})
+    root.patch("nodes/dgx1-1", {"node_pool": "dgx"})
+    assert api("ana").delete("node-pools/dgx").status == 403
+    refused = root.delete("node-pools/dgx")
+    assert (refused.status, refused.code) == (409, "node_pool_in_use")
+    assert "dgx1-1" in refused.body["detail"]
+    root.patch("nodes/dgx1-1", {"node_pool": None})
+    root.patch("projects/team-a", {"node_pools": {"train": ["dgx"]}})
+    assert "team-a" in root.delete("node-pools/dgx").body["detail"]
+    root.patch("projects/team-a", {"node_pools": {}})
+    assert root.delete("node-pools/dgx?cluster=moon").status == 404
+    assert root.delete("node-pools/dgx?cluster=memory&dry_run=true").status == 200
+    assert root.delete("node-pools/dgx?cluster=memory").status == 204
+    assert root.delete("node-pools/dgx").status == 404
+    assert root.get("audit").body["results"][0]["verb"] == "node_pool.delete"
+
+
 def test_a_pool_is_marked_as_spot_and_a_notice_is_given_and_withdrawn(api: AsPerson, cast: Cast):
     root = api("root")
     assert root.get("nodes/dgx1-1").body["is_spot"] is False
