@@ -17,7 +17,7 @@ from controlplane.models import AuditEntry
 from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.columns import time_column
-from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order
+from dashboards.lists.table import Column, Filter, ListView, Row, Text, by, in_order
 from jobs.models import Job
 
 # Types of objects that have a page of their own, with the name of its route.
@@ -183,8 +183,8 @@ AUDIT = ListView(
     summary=_summary,
     filters=(
         Filter("q", _("Action or object contains"), _matches),
-        Filter("type", _("Any object"), lambda entries, kind: entries.filter(object_type=kind), _types),
-        Filter("user", _("User"), lambda entries, user: entries.filter(actor=user)),
+        Filter("type", _("Any object"), by("object_type"), _types),
+        Filter("user", _("User"), by("actor")),
     ),
     columns=(
         time_column("when", _("When"), "at"),

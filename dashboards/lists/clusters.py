@@ -8,14 +8,14 @@ from django.db.models import Case, Count, IntegerField, OuterRef, QuerySet, Subq
 from django.db.models.functions import Coalesce
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, ngettext_lazy
 
 from controlplane.access import Actor
 from controlplane.models import Cluster, Device, Node
 from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.columns import number_column, time_column
-from dashboards.lists.table import Column, ListView, Row, in_order
+from dashboards.lists.table import Column, ListView, Row, counted, in_order
 from dashboards.reads.clusters import rows as cluster_rows
 
 
@@ -53,17 +53,11 @@ def _nodes(row: Row) -> str:
     return cells.of_total(formats.number(row["nodes_ready"]), formats.number(row["nodes"]))
 
 
-def _summary(clusters: QuerySet[Cluster]) -> str:
-    count = clusters.count()
-    return ngettext("{count} cluster", "{count} clusters", count).format(count=count)
-
-
 CLUSTERS = ListView(
     name="clusters",
-    order="name",
     unique="name",
     rows=_rows,
-    summary=_summary,
+    summary=counted(ngettext_lazy("{count} cluster", "{count} clusters")),
     live="nodes",
     empty="dashboards/empty/clusters.html",
     columns=(

@@ -30,7 +30,7 @@ from controlplane.scheduling.reasons import QUEUED_REASONS
 from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.filters import NAME_CONTAINS, OF_PROJECT
-from dashboards.lists.table import Column, Filter, ListView, Row, Text
+from dashboards.lists.table import Column, Filter, ListView, Row, Text, by
 from dashboards.reads.projects import palette
 from dashboards.templatetags.ui import asked, badge, gpu_use, node_link, ran, since
 from jobs.access import visible_jobs
@@ -187,10 +187,10 @@ JOBS = ListView(
         Filter(
             "kind",
             _("Any type"),
-            lambda jobs, name: jobs.filter(kind=name),
+            by("kind"),
             lambda actor: [(kind.name, kind.label) for kind in KINDS.values()],
         ),
-        Filter("user", _("User"), lambda jobs, name: jobs.filter(user__username=name)),
+        Filter("user", _("User"), by("user__username")),
     ),
     columns=(
         Column(

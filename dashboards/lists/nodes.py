@@ -27,7 +27,7 @@ from controlplane.queries.nodes import node_rows
 from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.filters import NAME_CONTAINS, OF_CLUSTER
-from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order, named
+from dashboards.lists.table import Column, Filter, ListView, Row, Text, by, in_order, named
 from dashboards.reads.devices import device_nodes
 from dashboards.reads.projects import palette
 from dashboards.templatetags.ui import since
@@ -182,12 +182,7 @@ NODES = ListView(
         NAME_CONTAINS,
         Filter("state", _("Any state"), _by_condition, _conditions),
         OF_CLUSTER,
-        Filter(
-            "pool",
-            _("Any pool"),
-            lambda nodes, name: nodes.filter(pool__name=name),
-            named(lambda actor: NodePool.objects.all()),
-        ),
+        Filter("pool", _("Any pool"), by("pool__name"), named(lambda actor: NodePool.objects.all())),
     ),
     columns=(
         Column("name", _("Node"), cells.linked("node", "name"), "name"),

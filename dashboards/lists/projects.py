@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Count, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import Count, OuterRef, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext_lazy
 
 from controlplane.access import Actor, visible_project_ids
 from controlplane.models import Project
@@ -15,7 +15,7 @@ from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.columns import number_column
 from dashboards.lists.filters import NAME_CONTAINS, OF_CLUSTER
-from dashboards.lists.table import Column, ListView, Row, in_order
+from dashboards.lists.table import Column, ListView, Row, counted, in_order
 from dashboards.reads.projects import with_bars
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job
@@ -47,26 +47,17 @@ def _of_jobs(value: Any, **states: Any) -> Any:
     return lambda at: Coalesce(Subquery(found.values("found")), 0)
 
 
-def _summary(projects: QuerySet[Project]) -> str:
-    sums = projects.order_by().aggregate(count=Count("pk"), quota=Sum("gpu_quota_milli", default=0))
-    text = ngettext(
-        "{count} project, GPU quota: {quota}", "{count} projects, GPU quota: {quota}", sums["count"]
-    )
-    return text.format(count=formats.number(sums["count"]), quota=formats.number(sums["quota"] / 1000))
-
-
 PROJECTS = ListView(
     name="projects",
-    order="name",
     unique="name",
     rows=_rows,
-    summary=_summary,
+    summary=counted(
+        ngettext_lazy("{count} project, GPU quota: {quota}", "{count} projects, GPU quota: {quota}"),
+        quota=("gpu_quota_milli", lambda milli: formats.number(milli / 1000)),
+    ),
     live="projects jobs",
     empty="dashboards/empty/projects.html",
-    filters=(
-        NAME_CONTAINS,
-        OF_CLUSTER,
-    ),
+    filters=(NAME_CONTAINS, OF_CLUSTER),
     columns=(
         Column("name", _("Project"), _name, "name"),
         Column(

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import F, QuerySet
+from django.db.models import Count, F, QuerySet, Sum
 from django.utils import timezone
 from django.utils.functional import Promise
 
 from controlplane.access import Actor
-from dashboards.formats import lined_up
+from dashboards.formats import lined_up, number
 from dashboards.lists.paging import Keys, Order, Term, moment_of, read_page
 
 Row = dict[str, Any]
@@ -51,15 +51,15 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class ListView:
-    """A list. `rows` returns the data of a page's primary keys, in their order, each with its `key`.
-    `unique`: the field that makes the order unique. `summary` returns a sentence about the filtered rows."""
+    """A list. `rows` returns the data of a page's primary keys, in their order, each with its `key`. `summary` returns
+    a sentence about the filtered rows. `order`: the column to sort by; `unique`: the field that makes it unique."""
 
     name: str
     columns: tuple[Column, ...]
-    order: str
-    unique: str
     rows: Callable[[Actor, Sequence[Any]], list[Row]]
     summary: Callable[[QuerySet[Any]], str]
+    order: str = "name"
+    unique: str = "pk"
     filters: tuple[Filter, ...] = ()
     size: int = 100
     # Parts of the topic `activity` that trigger a redraw; "" for a list that is not live.
@@ -165,6 +165,24 @@ def table(
         ],
         can_select=can_select,
     )
+
+
+def by(lookup: str) -> Callable[[QuerySet[Any], str], QuerySet[Any]]:
+    """Return a function for `Filter.narrow`, which keeps the rows with the value by a Django lookup."""
+    return lambda rows, value: rows.filter(**{lookup: value})
+
+
+def counted(text: Any, **sums: tuple[str, Callable[[int], str]]) -> Callable[[QuerySet[Any]], str]:
+    """Return a function for `ListView.summary`. `text`: by `ngettext_lazy`, with {count} for the number of rows, and
+    the names of `sums`: for each the column to add up, and how its sum is formatted."""
+
+    def summary(rows: QuerySet[Any]) -> str:
+        totals = {name: Sum(column, default=0) for name, (column, _form) in sums.items()}
+        found = rows.order_by().aggregate(count=Count("*"), **totals)
+        shown = {name: form(found[name]) for name, (_column, form) in sums.items()}
+        return str(text.format(found["count"], count=number(found["count"]), **shown))
+
+    return summary
 
 
 def named(rows: Callable[[Actor], QuerySet[Any]]) -> Callable[[Actor], list[tuple[str, Text]]]:

@@ -3,18 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from controlplane.access import Actor
 from controlplane.models import Token
 from dashboards.lists import cells
 from dashboards.lists.columns import time_column
-from dashboards.lists.table import Column, ListView, Row, in_order
+from dashboards.lists.table import Column, ListView, Row, counted, in_order
 from dashboards.templatetags.ui import moment
 
 
@@ -43,17 +42,12 @@ def _revoke(row: Row) -> str:
     )
 
 
-def _summary(tokens: QuerySet[Token]) -> str:
-    count = tokens.count()
-    return ngettext("{count} token", "{count} tokens", count).format(count=count)
-
-
 TOKENS = ListView(
     name="tokens",
     order="-made",
     unique="-pk",
     rows=_rows,
-    summary=_summary,
+    summary=counted(ngettext_lazy("{count} token", "{count} tokens")),
     empty="dashboards/empty/tokens.html",
     columns=(
         Column("name", _("Name"), cells.text("name"), "name", "strong break"),

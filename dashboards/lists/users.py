@@ -7,15 +7,14 @@ from typing import Any
 from django.db.models import Case, Count, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.html import format_html
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from controlplane.access import Actor
 from controlplane.models import Membership, User
-from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.columns import number_column, time_column
-from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order
+from dashboards.lists.table import Column, Filter, ListView, Row, Text, counted, in_order
 from jobs.models import Job
 
 LOCKED, ADMIN, ACTIVE = range(3)
@@ -77,17 +76,11 @@ def _in_state(users: QuerySet[User], state: str) -> QuerySet[User]:
     return users.filter(STATES[state][0]) if state in STATES else users.none()
 
 
-def _summary(users: QuerySet[User]) -> str:
-    count = users.count()
-    return ngettext("{count} user", "{count} users", count).format(count=formats.number(count))
-
-
 USERS = ListView(
     name="users",
-    order="name",
     unique="username",
     rows=_rows,
-    summary=_summary,
+    summary=counted(ngettext_lazy("{count} user", "{count} users")),
     filters=(
         Filter(
             "q",

@@ -1,15 +1,17 @@
 """Form fields for Trainyard's units: GPUs as decimals, durations as text such as "2h"."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from controlplane.actions.errors import Invalid
+from controlplane.actions.errors import Conflict, Invalid
 from controlplane.fields import DNS_LABEL
 from controlplane.notation import parse_duration, write_duration
+
+Saved = TypeVar("Saved")
 
 
 class DurationField(forms.CharField):
@@ -76,6 +78,18 @@ def add_errors(form: forms.Form, refused: Invalid) -> None:
     for error in refused.errors:
         name = error.pointer.strip("/").partition("/")[0]
         form.add_error(name if name in form.fields else None, error.detail)
+
+
+def saved(form: forms.Form, save: Callable[[], Saved]) -> Saved | None:
+    """Return what `save` returns. If it raises Invalid or Conflict, add the errors to the form, that of a Conflict to
+    the field `name`, and return None."""
+    try:
+        return save()
+    except Conflict as conflict:
+        form.add_error("name", conflict.detail)
+    except Invalid as refused:
+        add_errors(form, refused)
+    return None
 
 
 def errors_by_field(refused: Invalid) -> dict[str, str]:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Count, F, Q, QuerySet, Sum
+from django.db.models import Count, F, Q, Sum
 from django.db.models.expressions import Combinable
 from django.urls import reverse
 from django.utils.html import format_html
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from controlplane.access import Actor
@@ -15,7 +15,7 @@ from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.columns import number_column
 from dashboards.lists.filters import NAME_CONTAINS
-from dashboards.lists.table import Column, ListView, Row, in_order
+from dashboards.lists.table import Column, ListView, Row, counted, in_order
 from dashboards.templatetags.ui import meter
 from datasets.models import Cache, CacheLocation
 from datasets.queries.caches import holds_caches, location_shapes, with_relations
@@ -75,18 +75,13 @@ def _age_out(row: Row) -> str:
     return ngettext("{count} day unused", "{count} days unused", days).format(count=formats.number(days))
 
 
-def _summary(locations: QuerySet[CacheLocation]) -> str:
-    sums = locations.order_by().aggregate(count=Count("pk"), used=Sum("used_bytes", default=0))
-    text = ngettext("{count} location, holding {used}", "{count} locations, holding {used}", sums["count"])
-    return text.format(count=formats.number(sums["count"]), used=formats.size(sums["used"]))
-
-
 CACHE_LOCATIONS = ListView(
     name="cache-locations",
-    order="name",
-    unique="pk",
     rows=_rows,
-    summary=_summary,
+    summary=counted(
+        ngettext_lazy("{count} location, holding {used}", "{count} locations, holding {used}"),
+        used=("used_bytes", formats.size),
+    ),
     live="caches",
     empty="datasets/empty/cache_locations.html",
     filters=(NAME_CONTAINS,),

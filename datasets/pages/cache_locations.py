@@ -12,7 +12,6 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
 
 from controlplane.access import Actor, NotVisible, require_admin
-from controlplane.actions.errors import Conflict, Invalid
 from controlplane.clusters import quantities
 from controlplane.fields import Reader, Refused
 from controlplane.models import Cluster, NodePool
@@ -20,7 +19,7 @@ from controlplane.notation import parse_pair
 from dashboards.lists.table import list_page
 from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show, show_form, signed_in
-from dashboards.pages.fields import NameField, add_errors, offer
+from dashboards.pages.fields import NameField, offer, saved
 from datasets.access import visible_locations
 from datasets.actions.cache_locations import (
     create_location,
@@ -159,13 +158,7 @@ def location_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         values = {name: value for name, value in form.cleaned_data.items() if value not in ("", None)}
         named = values.pop("cluster")
         cluster = next(one for one in clusters if one.name == named)
-        try:
-            location = create_location(cluster, values, actor=actor)
-        except Conflict as conflict:
-            form.add_error("name", conflict.detail)
-        except Invalid as refusal:
-            add_errors(form, refusal)
-        else:
+        if location := saved(form, lambda: create_location(cluster, values, actor=actor)):
             messages.success(request, _("{name} is created.").format(name=location.name))
             return redirect("cache-locations")
     return show_form(request, actor, "datasets/cache_location_new.html", form, {"clusters": clusters})
@@ -180,14 +173,12 @@ def location_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponse
     posted = request.POST if request.method == "POST" else None
     pools = sorted({*_pools([location.cluster]), *location.node_pools})
     form = LocationForm(location, pools, posted, initial=_initial(location))
-    if posted is not None and form.is_valid():
-        try:
-            edit_location(location, form.cleaned_data, actor=actor)
-        except Invalid as refusal:
-            add_errors(form, refusal)
-        else:
-            messages.success(request, _("{name} is changed.").format(name=location.name))
-            return redirect("cache-locations")
+    if (
+        form.is_valid()
+        and saved(form, lambda: edit_location(location, form.cleaned_data, actor=actor)) is not None
+    ):
+        messages.success(request, _("{name} is changed.").format(name=location.name))
+        return redirect("cache-locations")
     return show_form(request, actor, "datasets/cache_location_edit.html", form, {"location": location})
 
 

@@ -8,10 +8,9 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 
 from controlplane.access import Actor, project_for
-from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Role
 from dashboards.pages.base_page import show_form
-from dashboards.pages.fields import add_errors
+from dashboards.pages.fields import saved
 from dashboards.reads.submit import projects_to_submit_to
 
 
@@ -33,10 +32,6 @@ def new_page(
     if posted is not None and form.is_valid():
         fields = dict(form.cleaned_data)
         project = project_for(actor, fields.pop("project"), needed=Role.MEMBER)
-        try:
-            return redirect(page, create(project, fields, actor=actor).pk)
-        except Conflict as conflict:
-            form.add_error("name", conflict.detail)
-        except Invalid as invalid:
-            add_errors(form, invalid)
+        if made := saved(form, lambda: create(project, fields, actor=actor)):
+            return redirect(page, made.pk)
     return show_form(request, actor, template, form, {"projects": projects})

@@ -70,15 +70,10 @@ def _summary(datasets: QuerySet[Dataset]) -> str:
 
 DATASETS = ListView(
     name="datasets",
-    order="name",
-    unique="id",
     rows=_rows,
     summary=_summary,
     empty="datasets/empty/datasets.html",
-    filters=(
-        NAME_CONTAINS,
-        OF_PROJECT,
-    ),
+    filters=(NAME_CONTAINS, OF_PROJECT),
     columns=(
         Column("name", _("Dataset"), _name, "name"),
         Column("project", _("Project"), _project, "project__name"),

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from controlplane.access import Actor
@@ -14,7 +14,7 @@ from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.columns import time_column
 from dashboards.lists.filters import NAME_CONTAINS, OF_PROJECT
-from dashboards.lists.table import Column, ListView, Row, in_order
+from dashboards.lists.table import Column, ListView, Row, counted, in_order
 from dashboards.templatetags.ui import meter
 from datasets.models import Snapshot, Volume
 from datasets.models.volumes import CREATING, DELETING, FAILED, MANY_JOBS, ONE_JOB, PENDING, READY
@@ -112,18 +112,13 @@ def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
     ]
 
 
-def _summary(volumes: QuerySet[Volume]) -> str:
-    sums = volumes.order_by().aggregate(count=Count("pk"), used=Sum("used_bytes", default=0))
-    text = ngettext("{count} volume, holding {used}", "{count} volumes, holding {used}", sums["count"])
-    return text.format(count=formats.number(sums["count"]), used=formats.binary_size(sums["used"]))
-
-
 VOLUMES = ListView(
     name="volumes",
-    order="name",
-    unique="pk",
     rows=_rows,
-    summary=_summary,
+    summary=counted(
+        ngettext_lazy("{count} volume, holding {used}", "{count} volumes, holding {used}"),
+        used=("used_bytes", formats.binary_size),
+    ),
     live="volumes jobs",
     empty="datasets/empty_volumes.html",
     filters=(
