@@ -3,21 +3,21 @@ shared datasets are readable by every signed-in user."""
 
 from typing import TypeVar
 
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 
 from controlplane.access import Actor, NotVisible, require_held, role_in, uuid_of, visible_project_ids
 from controlplane.models import Role
 from datasets.models import Artifact, Cache, CacheLocation, Dataset, DatasetVersion, Snapshot, Volume
 
 H = TypeVar("H", Volume, Snapshot, Artifact)
+R = TypeVar("R", bound=Model)
+_NO_OTHERS = Q()
 
 
 def visible_datasets(actor: Actor) -> QuerySet[Dataset]:
     """Return the datasets that the actor may read: shared ones and those of the actor's projects; all for an
     admin."""
-    ids = visible_project_ids(actor)
-    rows = Dataset.objects.all()
-    return rows if ids is None else rows.filter(Q(project__in=ids) | Q(is_shared=True))
+    return _in_visible_projects(actor, Dataset.objects.all(), Q(is_shared=True))
 
 
 def dataset_for(actor: Actor, dataset_id: str, *, needed: str = Role.VIEWER) -> Dataset:
@@ -69,9 +69,9 @@ def snapshot_for(actor: Actor, snapshot_id: str, *, needed: str = Role.VIEWER) -
     return _held(actor, rows.filter(pk=uuid_of(snapshot_id, missing)).first(), needed, missing)
 
 
-def _in_visible_projects(actor: Actor, rows: QuerySet[H]) -> QuerySet[H]:
+def _in_visible_projects(actor: Actor, rows: QuerySet[R], others: Q = _NO_OTHERS) -> QuerySet[R]:
     ids = visible_project_ids(actor)
-    return rows if ids is None else rows.filter(project__in=ids)
+    return rows if ids is None else rows.filter(Q(project__in=ids) | others)
 
 
 def _held(actor: Actor, row: H | None, needed: str, missing: NotVisible) -> H:
@@ -104,9 +104,7 @@ def visible_caches(actor: Actor) -> QuerySet[Cache]:
 def visible_locations(actor: Actor) -> QuerySet[CacheLocation]:
     """Return the cache locations that the actor may see: those without a project, and those of visible
     projects."""
-    ids = visible_project_ids(actor)
-    rows = CacheLocation.objects.all()
-    return rows if ids is None else rows.filter(Q(project=None) | Q(project__in=ids))
+    return _in_visible_projects(actor, CacheLocation.objects.all(), Q(project=None))
 
 
 def cache_for(actor: Actor, cache_id: str, *, needed: str = Role.VIEWER) -> Cache:

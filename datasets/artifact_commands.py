@@ -94,7 +94,7 @@ def _kept(artifact: Artifact, found: Synced) -> StoredArtifact:
     _store(artifact.project, found.manifest)
     left = some_of(found.skipped, lambda one: f"{shown(one.path)} ({one.reason})")
     notes = f"Left out: {left}." if left else ""
-    return StoredArtifact(found.manifest.hash, len(found.manifest), found.manifest.size_bytes, notes)
+    return StoredArtifact(len(found.manifest), found.manifest.size_bytes, found.manifest.hash, notes)
 
 
 def _store(project: Project, manifest: Manifest) -> None:

@@ -26,21 +26,13 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """An edge as an SVG path."""
-
-    edge: Edge
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
 class Picture:
-    """A graph with positions, in pixels."""
+    """A graph with positions, in pixels. `lines`: each edge with its SVG path."""
 
     width: int
     height: int
     boxes: Sequence[Box]
-    lines: Sequence[Line]
+    lines: Sequence[tuple[Edge, str]]
 
 
 # A node, or the lane of its edges through a column to the right of it: the node's key, and the column.
@@ -57,7 +49,7 @@ def draw(graph: Graph) -> Picture:
         middles |= _placed(_ordered(items, graph, middles), places, height)
     nodes = [(one, places[one.key], middles[one.key, places[one.key]]) for one in graph.nodes]
     boxes = [Box(one, _left(column), y - HEIGHT // 2, _short(one.name)) for one, column, y in nodes]
-    lines = [Line(edge, _path(edge, places, middles)) for edge in graph.edges]
+    lines = [(edge, _path(edge, places, middles)) for edge in graph.edges]
     width = 2 * MARGIN + len(columns) * (WIDTH + GAP_X) - GAP_X
     return Picture(width, height, boxes, lines)
 

@@ -17,6 +17,7 @@ from controlplane.models import Command, Event, Project
 from controlplane.models.prepared import prepared
 from datasets.models import Artifact
 from datasets.queries.artifacts import ARTIFACT, output_refusal
+from datasets.storage.trees import TreeSize
 from jobs.fields.artifacts import ALWAYS, CHECKPOINTS
 from jobs.lifecycle import FINAL_STATES, SUCCEEDED
 
@@ -28,12 +29,10 @@ ORDERED_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class StoredArtifact:
+class StoredArtifact(TreeSize):
     """A directory stored in the lake. `notes`: sentences about files that were left out."""
 
     manifest: str
-    files: int
-    size_bytes: int
     notes: str = ""
 
 

@@ -62,13 +62,12 @@ def output_refusal(cluster: Cluster) -> str:
         return ""
     if not kind.copies_outputs:
         return f"{cluster.name} cannot keep output of its pods. Write it to a volume, and take a snapshot of that."
-    lacking = {
-        "work_storage_class=CLASS": cluster.settings.get("work_storage_class"),
-        "code_image=IMAGE": data_image(cluster),
-    }
-    hint = settings_hint(cluster, lacking)
-    words = (
+    return settings_hint(
+        cluster,
         f"Working directories end with their pods on {cluster.name}, or no image with python3 is named that reads them."
-        f" Write the output to a volume, or have an admin set it: {hint}"
+        " Write the output to a volume, or have an admin set it",
+        {
+            "work_storage_class=CLASS": cluster.settings.get("work_storage_class"),
+            "code_image=IMAGE": data_image(cluster),
+        },
     )
-    return words if hint else ""

@@ -40,17 +40,16 @@ def cache_refusal(cluster: Cluster) -> str:
         return ""
     if not has_cache_volumes(cluster):
         return f"{cluster.name} cannot mount datasets; put the data into the image or on a host path."
-    lacking = {
-        "cache_storage_class=CLASS": cluster.settings.get("cache_storage_class"),
-        "control_url=https://...": control_url(cluster),
-        "code_image=IMAGE": data_image(cluster),
-    }
-    hint = settings_hint(cluster, lacking)
-    words = (
+    return settings_hint(
+        cluster,
         f"Caches of {cluster.name} are not configured. An admin names a storage class with ReadWriteMany, the address"
-        f" of the control plane for pods, and an image with python3: {hint}"
+        " of the control plane for pods, and an image with python3",
+        {
+            "cache_storage_class=CLASS": cluster.settings.get("cache_storage_class"),
+            "control_url=https://...": control_url(cluster),
+            "code_image=IMAGE": data_image(cluster),
+        },
     )
-    return words if hint else ""
 
 
 def location_of(cluster: Cluster, project: Project | None) -> CacheLocation | None:

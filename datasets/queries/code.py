@@ -102,11 +102,11 @@ def tree_detail(row: CodeTree) -> dict[str, Any]:
     return {**tree_shape(row), "diff": row.diff, "is_diff_cut": row.is_diff_cut}
 
 
-def settings_hint(cluster: Cluster, lacking: Mapping[str, object]) -> str:
-    """Return the command that sets what a cluster lacks; "" if nothing is missing. `lacking`: the present value
-    of each setting by NAME=EXAMPLE."""
+def settings_hint(cluster: Cluster, words: str, lacking: Mapping[str, object]) -> str:
+    """Return `words` and the command that sets what a cluster lacks; "" if nothing is missing. `lacking`: the present
+    value of each setting by NAME=EXAMPLE."""
     wanted = [f"--set {name}" for name, value in lacking.items() if not value]
-    return f"yard cluster edit {cluster.name} {' '.join(wanted)}" if wanted else ""
+    return f"{words}: yard cluster edit {cluster.name} {' '.join(wanted)}" if wanted else ""
 
 
 def data_image(cluster: Cluster) -> str:

@@ -47,6 +47,14 @@ class Before:
     index: Index
 
 
+@dataclass(frozen=True, slots=True)
+class TreeSize:
+    """How many files a directory tree has, and their bytes together."""
+
+    files: int
+    size_bytes: int
+
+
 def copy_tree(
     source: Path,
     target: Path,

@@ -13,17 +13,15 @@ from typing import BinaryIO
 
 from datasets.storage.base import Blocked, Budget, ContentMissing, DeadlineExceeded
 from datasets.storage.files import blocked, remove_tree
-from datasets.storage.trees import OWN, walk
+from datasets.storage.trees import OWN, TreeSize, walk
 
 _PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Content of a volume in files and bytes; `is_partial`: the measurement reached its limit."""
+class Measured(TreeSize):
+    """Content of a volume. `is_partial`: the measurement reached its limit."""
 
-    files: int
-    size_bytes: int
     is_partial: bool
 
 

@@ -69,8 +69,8 @@ def test_edges_lead_to_the_right_boxes_do_not_overlap_and_ingredients_stand_befo
     picture = draw(chain().graph("version:d"))
     places = {box.node.key: (box.x, box.y) for box in picture.boxes}
     assert len(set(places.values())) == len(places)
-    for line in picture.lines:
-        assert places[line.edge.source][0] < places[line.edge.target][0]
+    for edge, _path in picture.lines:
+        assert places[edge.source][0] < places[edge.target][0]
     assert places["job:2"][0] - places["version:c2"][0] == WIDTH + GAP_X
     assert max(x for x, _ in places.values()) + WIDTH < picture.width
 
@@ -116,15 +116,15 @@ def points(path: str) -> list[tuple[float, float]]:
 @pytest.mark.parametrize(("builder", "start"), [(restored(), "artifact:m"), (chain(), "version:d")])
 def test_no_edge_passes_behind_a_box(builder, start):
     picture = draw(builder.graph(start))
-    for line in picture.lines:
+    for _edge, path in picture.lines:
         inside = [
-            (line.path, box.name)
-            for x, y in points(line.path)
+            (path, box.name)
+            for x, y in points(path)
             for box in picture.boxes
             if box.x < x < box.x + WIDTH and box.y < y < box.y + HEIGHT
         ]
         assert inside == []
-        assert all(0 < y < picture.height for _, y in points(line.path))
+        assert all(0 < y < picture.height for _, y in points(path))
 
 
 def test_edges_of_one_source_share_the_way_through_a_column():
@@ -134,7 +134,7 @@ def test_edges_of_one_source_share_the_way_through_a_column():
         builder.link(node(VERSION, "d", "data"), node(RUN, f"{number}", f"run{number}"))
     builder.link(node(RUN, "4", "run4"), last)
     picture = draw(builder.graph("job:9"))
-    found = [line.path for line in picture.lines if line.edge.source == "version:d"]
+    found = [path for edge, path in picture.lines if edge.source == "version:d"]
     lanes = {lane for path in found for lane in re.findall(r"(\S+) H(\S+)", path)}
     assert len(lanes) == len({x for _, x in lanes}) == 3
 

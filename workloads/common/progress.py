@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+# The shortest time between two reports of a training loop.
+REPORT_EVERY_SECONDS = 1.0
 # The newest checkpoint that this process saved or loaded.
 _checkpoint: dict[str, int] = {}
 

@@ -25,13 +25,12 @@ from workloads.common.devices import DeviceUse, take_device
 from workloads.common.distributed import joined_ranks
 from workloads.common.finite import check_loss
 from workloads.common.finite_weights import check_weights
-from workloads.common.progress import report
+from workloads.common.progress import REPORT_EVERY_SECONDS, report
 from workloads.common.quiesce import answering
 from workloads.common.rank_info import RankInfo
 from workloads.common.records import BadRecord, NoData, TooManyBadRecords
 from workloads.common.stopping import EXIT_CODE, StopRequest, ignore_in_loader
 
-REPORT_EVERY_SECONDS = 1.0
 SEED = 2021
 
 Batch = Sequence[Tensor]

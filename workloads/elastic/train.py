@@ -22,14 +22,13 @@ from workloads.common import checkpoint
 from workloads.common.devices import take_device
 from workloads.common.elastic import Step, World
 from workloads.common.optimizers import PlainSGD
-from workloads.common.progress import report
+from workloads.common.progress import REPORT_EVERY_SECONDS, report
 from workloads.common.quiesce import answering
 from workloads.common.sampling import CONSTANT_GLOBAL_BATCH, POLICIES, Epochs, Policy
 from workloads.common.stopping import EXIT_CODE
 
 FEATURES, HIDDEN, CLASSES = 32, 64, 8
 SEED = 1414
-REPORT_EVERY_SECONDS = 1.0
 MODEL = "elastic"
 
 

@@ -18,13 +18,12 @@ from workloads.common.distributed import joined_ranks
 from workloads.common.finite import check_loss
 from workloads.common.finite_weights import check_weights
 from workloads.common.optimizers import PlainAdamW
-from workloads.common.progress import report
+from workloads.common.progress import REPORT_EVERY_SECONDS, report
 from workloads.common.quiesce import answering
 from workloads.common.rank_info import RankInfo
 from workloads.common.stopping import EXIT_CODE, StopRequest
 from workloads.quickstart.settings import HELD_OUT, Settings
 
-REPORT_EVERY_SECONDS = 1.0
 SEED = 1797
 MODEL = "quickstart"
 

@@ -199,7 +199,7 @@ def test_an_artifact_goes_with_its_job_also_while_it_is_kept(cast):
     keep_artifacts()
     artifact = Artifact.objects.get()
     job.delete()
-    artifact_ready(str(artifact.pk), StoredArtifact("0" * 64, 1, 1))
+    artifact_ready(str(artifact.pk), StoredArtifact(1, 1, "0" * 64))
     keep_output()
     assert not Artifact.objects.exists()
     assert Command.objects.get(kind=KEEP).state == Command.DONE
