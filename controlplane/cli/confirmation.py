@@ -4,39 +4,50 @@ import sys
 from argparse import Namespace
 
 from controlplane.cli.errors import USAGE, CliError
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, add_flag
+from controlplane.cli.session import Session
 
 
 def add_yes(parser: Parser) -> None:
     help_text = (
         "confirm the deletion; without it the command asks on a terminal, and elsewhere deletes nothing"
     )
-    parser.add_argument("-y", "--yes", action="store_true", help=help_text)
+    add_flag(parser, "-y", "--yes", about=help_text)
 
 
 def add_needless_yes(parser: Parser) -> None:
     """Accept `--yes` for a command that deletes without a question, so that a script may give it to every command that
     deletes."""
     help_text = "accepted, as by all commands that delete; this one asks nothing"
-    parser.add_argument("-y", "--yes", action="store_true", help=help_text)
+    add_flag(parser, "-y", "--yes", about=help_text)
 
 
-def require_yes(args: Namespace, name: str, lost: str, command: str) -> None:
-    """Return if the user gave `--yes`, or types `name` on a terminal. Raise CliError otherwise: on a terminal (1) and
-    elsewhere (2). `lost`: a sentence about what the command destroys; `command`: the command line without the name, for
-    the message."""
-    if args.yes:
-        return
-    if not sys.stdin.isatty():
-        raise CliError(lost, USAGE, f"to delete it: {command} {name} --yes")
-    confirm_name(name, f"{lost}. Type its name to delete it", "deleted")
+def delete_confirmed(
+    args: Namespace,
+    session: Session,
+    kind: str,
+    name: str,
+    path: str,
+    *,
+    lost: str = "",
+    done: str = "deleted",
+) -> None:
+    """Delete the object at the API path and print it, if the user gave `--yes`, or types `name` on a terminal. Raise
+    CliError otherwise: on a terminal (1) and elsewhere (2). `kind` and `name`: as in `yard KIND delete NAME`; `lost`: a
+    sentence about what is destroyed; `done`: what has become of it."""
+    if not args.yes:
+        lost = lost or f"{name} cannot be restored"
+        if not sys.stdin.isatty():
+            raise CliError(lost, USAGE, f"to delete it: yard {kind} delete {name} --yes")
+        confirm_name(name, f"{lost}. Type its name to delete it", "deleted")
+    session.output.object(session.client.delete(path), f"{kind} {name} {done}")
 
 
 def add_preview(parser: Parser, shows: str) -> None:
     """Declare `--dry-run` and `--yes`, for commands that ask the user on a terminal. `shows`: what --dry-run shows,
     for the help."""
-    parser.add_argument("--dry-run", action="store_true", help=f"{shows}, change nothing; same exit code")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
+    add_flag(parser, "--dry-run", about=f"{shows}, change nothing; same exit code")
+    add_flag(parser, "-y", "--yes", about="do not ask on a terminal")
 
 
 def confirm_name(name: str, question: str, done: str) -> None:

@@ -5,6 +5,10 @@ The codes are part of the interface for scripts; `docs/reference/cli.md` lists t
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+Changes = TypeVar("Changes")
+
 DONE = 0
 FAILED = 1
 USAGE = 2
@@ -59,11 +63,12 @@ class CliError(Exception):
         self.hint = hint
 
 
-def require_changes(changes: object, command: str) -> None:
-    """Raise CliError (2) if `changes` is empty: the user gave no option that changes something. `command`: the
-    command whose help the hint names."""
+def require_changes(changes: Changes, command: str) -> Changes:
+    """Return `changes`, or raise CliError (2) if it is empty: the user gave no option that changes something.
+    `command`: the command whose help the hint names."""
     if not changes:
         raise CliError("nothing to change", USAGE, f"see: yard help {command}")
+    return changes
 
 
 def error_lines(error: CliError) -> list[str]:

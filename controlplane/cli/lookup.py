@@ -17,11 +17,9 @@ from controlplane.cli.errors import (
     CliError,
     error_lines,
 )
-from controlplane.cli.session import Session
+from controlplane.cli.session import ROWS_MOST, Session
 
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z")
-# Bounds the requests of one command: twenty pages of the largest size.
-ROWS_MOST = 10_000
 FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out"})
 
 

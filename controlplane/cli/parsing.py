@@ -96,6 +96,16 @@ def add_job(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
 
 
+def add_flag(to: argparse._ActionsContainer, *names: str, about: str) -> None:
+    """Declare an option without a value in a parser or group: True if it is given."""
+    to.add_argument(*names, action="store_true", help=about)
+
+
+def add_timeout(to: argparse._ActionsContainer, about: str, default: int | None = None) -> None:
+    """Declare `--timeout`, a duration, in a parser or group."""
+    to.add_argument("--timeout", type=duration_seconds, default=default, metavar="TIME", help=about)
+
+
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields whose value is not None: those whose options the user gave."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from controlplane.cli.config import Config
@@ -13,6 +14,10 @@ from controlplane.cli.output import Output, checked_format, standard_output
 
 if TYPE_CHECKING:
     from controlplane.cli.client import Client
+    from controlplane.cli.tables import Column
+
+# Bounds the requests of one command: twenty pages of the largest size.
+ROWS_MOST = 10_000
 
 
 class Session:
@@ -69,6 +74,10 @@ class Session:
     def get(self, path: str, **query: str | int | bool | None) -> Any:
         """Send a GET to an API path and return the response's JSON. Raises as `Client.request`."""
         return self.client.get(path, query)
+
+    def show_list(self, path: str, columns: Sequence[Column], most: int = ROWS_MOST) -> None:
+        """Print a list of the API, at most `most` rows. Raises as `Client.request`."""
+        self.output.objects(self.client.pages(path, {}, most), columns)
 
 
 def start_session(args: argparse.Namespace) -> Session:

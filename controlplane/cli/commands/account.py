@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from controlplane.cli import formats
 from controlplane.cli.client import Client
 from controlplane.cli.errors import UNREACHABLE, USAGE, ApiError, CliError
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, add_flag
 from controlplane.cli.session import Session
 
 # Short, because a mistyped address is the most likely reason for no answer.
@@ -25,8 +25,8 @@ def login_arguments(parser: Parser) -> None:
     ]
     parser.add_argument("url", metavar="URL", help="the server's address")
     parser.add_argument("--username", metavar="NAME", help="asked for when not given")
-    parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
-    parser.add_argument("--token-stdin", action="store_true", help="read an API token from standard input")
+    add_flag(parser, "--password-stdin", about="read the password from standard input")
+    add_flag(parser, "--token-stdin", about="read an API token from standard input")
     parser.add_argument(
         "--token",
         metavar="TOKEN",

@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.commands.datasets import FILE_COLUMNS
-from controlplane.cli.confirmation import add_yes, require_yes
+from controlplane.cli.confirmation import add_yes, delete_confirmed
 from controlplane.cli.errors import CONFLICT, NOT_FOUND, USAGE, CliError
 from controlplane.cli.lookup import FINAL_STATES, project_rows
 from controlplane.cli.parsing import Parser, directory_path
@@ -90,10 +90,8 @@ def delete_arguments(parser: Parser) -> None:
 def delete(args: Namespace, session: Session) -> None:
     """Delete an artifact. On a terminal the user must confirm, unless --yes is given; elsewhere raise CliError (2)
     without it."""
-    found = find_artifact(session, args.artifact)
-    require_yes(args, args.artifact, f"{args.artifact} cannot be restored", "yard artifact delete")
-    answer = session.client.delete(f"artifacts/{found['id']}")
-    session.output.object(answer, f"artifact {args.artifact} deleted")
+    path = f"artifacts/{find_artifact(session, args.artifact)['id']}"
+    delete_confirmed(args, session, "artifact", args.artifact, path)
 
 
 def kept_artifact(session: Session, text: str) -> Row:

@@ -11,9 +11,9 @@ from controlplane.cli import formats
 from controlplane.cli.commands.datasets import find_dataset, find_version, version_name
 from controlplane.cli.confirmation import add_needless_yes
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, CliError
-from controlplane.cli.lookup import ROWS_MOST, project_rows
-from controlplane.cli.parsing import Parser, duration_seconds
-from controlplane.cli.session import Session
+from controlplane.cli.lookup import project_rows
+from controlplane.cli.parsing import Parser, add_flag, add_timeout
+from controlplane.cli.session import ROWS_MOST, Session
 from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
 from controlplane.cli.tables import ID, Column, Row
 
@@ -50,13 +50,8 @@ CACHE_COLUMNS = (
 def cache_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset cache chest-xray@3", "yard dataset cache chest-xray --wait"]
     _add_version(parser)
-    parser.add_argument("--wait", action="store_true", help="wait until it is ready; exit 1 if it fails")
-    parser.add_argument(
-        "--timeout",
-        type=duration_seconds,
-        metavar="TIME",
-        help="time limit of --wait; exit code 7 when it passes",
-    )
+    add_flag(parser, "--wait", about="wait until it is ready; exit 1 if it fails")
+    add_timeout(parser, "time limit of --wait; exit code 7 when it passes")
 
 
 def cache(args: Namespace, session: Session) -> int:
@@ -113,7 +108,7 @@ def _post_each(args: Namespace, session: Session, verb: str, result: str) -> Non
 def caches_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset caches", "yard dataset caches chest-xray"]
     parser.add_argument("name", metavar="NAME", nargs="?", help="of this dataset; default: of the project's")
-    parser.add_argument("-A", "--all-projects", action="store_true", help="of every dataset that you may see")
+    add_flag(parser, "-A", "--all-projects", about="of every dataset that you may see")
 
 
 def caches(args: Namespace, session: Session) -> None:

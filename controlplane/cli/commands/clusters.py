@@ -14,7 +14,7 @@ from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.confirmation import add_preview, confirm_name
 from controlplane.cli.errors import DONE, FAILED, TIMED_OUT, USAGE, CliError, require_changes
-from controlplane.cli.parsing import Parser, duration_seconds, key_value
+from controlplane.cli.parsing import Parser, add_flag, add_timeout, key_value
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
@@ -54,7 +54,7 @@ def list_clusters_arguments(parser: Parser) -> None:
 
 def list_clusters(args: Namespace, session: Session) -> None:
     """Print every cluster, including refused ones."""
-    session.output.objects(session.client.pages("clusters", {}, 500), CLUSTER_COLUMNS)
+    session.show_list("clusters", CLUSTER_COLUMNS, 500)
 
 
 def describe_cluster_arguments(parser: Parser) -> None:
@@ -70,7 +70,7 @@ def describe_cluster(args: Namespace, session: Session) -> None:
 def cluster_view_arguments(parser: Parser) -> None:
     parser.examples = ["yard cluster view local --anonymous > view.json"]
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--anonymous", action="store_true", help="replace all names by numbers")
+    add_flag(parser, "--anonymous", about="replace all names by numbers")
 
 
 def cluster_view(args: Namespace, session: Session) -> None:
@@ -92,7 +92,7 @@ def cluster_add_arguments(parser: Parser) -> None:
     )
     _add_access(parser)
     _add_wait(parser)
-    parser.add_argument("--dry-run", action="store_true", help="check what was given, attach nothing")
+    add_flag(parser, "--dry-run", about="check what was given, attach nothing")
 
 
 def cluster_add(args: Namespace, session: Session) -> int:
@@ -212,10 +212,8 @@ def _add_access(parser: Parser) -> None:
     group.add_argument(
         "--context", dest="kube_context", metavar="C", help="the context of it (default: its current one)"
     )
-    group.add_argument("--in-cluster", action="store_true", help="the cluster that the server itself runs in")
-    group.add_argument(
-        "--allow-exec", action="store_true", help="let the kubeconfig run its login program on the server"
-    )
+    add_flag(group, "--in-cluster", about="the cluster that the server itself runs in")
+    add_flag(group, "--allow-exec", about="let the kubeconfig run its login program on the server")
     group.add_argument(
         "--credential",
         action="append",
@@ -237,13 +235,9 @@ def _add_access(parser: Parser) -> None:
 
 
 def _add_wait(parser: Parser) -> None:
-    parser.add_argument("--no-wait", action="store_true", help="do not wait for the result of the check")
-    parser.add_argument(
-        "--timeout",
-        type=duration_seconds,
-        default=TIMEOUT_SECONDS,
-        metavar="TIME",
-        help="time limit of the wait; exit code 7 when it passes (default 2m)",
+    add_flag(parser, "--no-wait", about="do not wait for the result of the check")
+    add_timeout(
+        parser, "time limit of the wait; exit code 7 when it passes (default 2m)", default=TIMEOUT_SECONDS
     )
 
 

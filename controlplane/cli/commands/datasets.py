@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from controlplane.cli import formats
 from controlplane.cli.client import segment
-from controlplane.cli.confirmation import add_yes, require_yes
+from controlplane.cli.confirmation import add_yes, delete_confirmed
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, USAGE, ApiError, CliError
-from controlplane.cli.lookup import ROWS_MOST
-from controlplane.cli.parsing import Parser, directory_path, positive_number
+from controlplane.cli.parsing import Parser, add_flag, directory_path, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.tables import AGE, FILES, ID, Column, Row
 
@@ -71,13 +70,13 @@ FILE_COLUMNS = (
 
 def list_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset list", "yard dataset list -A"]
-    parser.add_argument("-A", "--all-projects", action="store_true", help="of every project, and shared ones")
+    add_flag(parser, "-A", "--all-projects", about="of every project, and shared ones")
 
 
 def list_(args: Namespace, session: Session) -> None:
     """List the datasets of the project, or with -A all that the user may see."""
     path = "datasets" if args.all_projects else f"{session.project_path}/datasets"
-    session.output.objects(session.client.pages(path, {}, ROWS_MOST), DATASET_COLUMNS)
+    session.show_list(path, DATASET_COLUMNS)
 
 
 def init_arguments(parser: Parser) -> None:
@@ -92,7 +91,7 @@ def init_arguments(parser: Parser) -> None:
         help="the directory with its files; default: the current one",
     )
     parser.add_argument("--description", metavar="TEXT", default="")
-    parser.add_argument("--shared", action="store_true", help="every signed-in user may read it")
+    add_flag(parser, "--shared", about="every signed-in user may read it")
 
 
 def init(args: Namespace, session: Session) -> None:
@@ -121,11 +120,9 @@ def sync_arguments(parser: Parser) -> None:
         "--name", metavar="NAME", help="the dataset; default: the one of init or the last sync"
     )
     parser.add_argument("-m", "--message", metavar="TEXT", default="", help="what this version is")
-    parser.add_argument("--full", action="store_true", help="read every file, including unchanged ones")
-    parser.add_argument(
-        "--link",
-        action="store_true",
-        help="large files become read-only hard links of the lake's, if it is on this disk",
+    add_flag(parser, "--full", about="read every file, including unchanged ones")
+    add_flag(
+        parser, "--link", about="large files become read-only hard links of the lake's, if it is on this disk"
     )
 
 
@@ -202,9 +199,7 @@ def versions_arguments(parser: Parser) -> None:
 def versions(args: Namespace, session: Session) -> None:
     """List a dataset's versions, newest first."""
     dataset = find_dataset(session, args.name)
-    session.output.objects(
-        session.client.pages(f"datasets/{dataset['id']}/versions", {}, ROWS_MOST), VERSION_COLUMNS
-    )
+    session.show_list(f"datasets/{dataset['id']}/versions", VERSION_COLUMNS)
 
 
 def files_arguments(parser: Parser) -> None:
@@ -337,7 +332,7 @@ def tag_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset tag chest-xray@3 golden", "yard dataset tag chest-xray golden --remove"]
     parser.add_argument("version", metavar="NAME[@VERSION]")
     parser.add_argument("tag", metavar="TAG")
-    parser.add_argument("--remove", action="store_true", help="remove the tag; its version stays")
+    add_flag(parser, "--remove", about="remove the tag; its version stays")
 
 
 def tag(args: Namespace, session: Session) -> None:
@@ -366,8 +361,7 @@ def delete(args: Namespace, session: Session) -> None:
     raise CliError (2) without it."""
     dataset = find_dataset(session, args.name)
     lost = f"{args.name} has {dataset['latest']} versions; all of them would be deleted"
-    require_yes(args, args.name, lost, "yard dataset delete")
-    session.output.object(session.client.delete(f"datasets/{dataset['id']}"), f"dataset {args.name} deleted")
+    delete_confirmed(args, session, "dataset", args.name, f"datasets/{dataset['id']}", lost=lost)
 
 
 def find_dataset(session: Session, name: str) -> Row:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from controlplane.cli import formats
 from controlplane.cli.errors import CONFLICT, DONE, FAILED, TIMED_OUT, ApiError, CliError
 from controlplane.cli.lookup import job_id, project_path
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, add_flag
 from controlplane.cli.scenario import QUOTAS, Expected, Step, expectations, steps
 from controlplane.cli.session import Session
 
@@ -61,12 +61,12 @@ def demo_four_teams_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--settle", type=float, default=30.0, metavar="SECONDS", help="how long a step may take (default 30)"
     )
-    parser.add_argument("--reset", action="store_true", help="first delete the projects of an earlier run")
-    parser.add_argument("--clear", action="store_true", help="delete the projects of an earlier run, and end")
-    parser.add_argument(
+    add_flag(parser, "--reset", about="first delete the projects of an earlier run")
+    add_flag(parser, "--clear", about="delete the projects of an earlier run, and end")
+    add_flag(
+        parser,
         "--anyway",
-        action="store_true",
-        help="run although other jobs hold GPUs; the results then differ from the published ones",
+        about="run although other jobs hold GPUs; the results then differ from the published ones",
     )
 
 

@@ -30,7 +30,7 @@ def list_departments_arguments(parser: Parser) -> None:
 
 def list_departments(args: Namespace, session: Session) -> None:
     """Print every department with its projects."""
-    session.output.objects(session.client.pages("departments", {}, 10_000), DEPARTMENT_COLUMNS)
+    session.show_list("departments", DEPARTMENT_COLUMNS)
 
 
 def department_create_arguments(parser: Parser) -> None:
@@ -56,8 +56,7 @@ def department_edit_arguments(parser: Parser) -> None:
 
 def department_edit(args: Namespace, session: Session) -> None:
     """Change the given fields of a department."""
-    changes = share_fields(args)
-    require_changes(changes, "department edit")
+    changes = require_changes(share_fields(args), "department edit")
     changed = session.client.patch(f"departments/{segment(args.name)}", changes)
     session.output.object(changed, f"department {args.name} changed")
 

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from controlplane.cli.client import segment
 from controlplane.cli.errors import FAILED, USAGE, CliError
 from controlplane.cli.lookup import job_id
-from controlplane.cli.parsing import Parser, add_job
+from controlplane.cli.parsing import Parser, add_flag, add_job
 from controlplane.cli.podsocket import exit_code_of_close, outcome, write_all
 from controlplane.cli.session import Session
 from controlplane.cli.websocket import BINARY, TEXT, Closed, WebSocket, connect
@@ -28,7 +28,7 @@ def exec_arguments(parser: Parser) -> None:
     ]
     add_job(parser)
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="the pod with this rank (default 0)")
-    parser.add_argument("-i", "--stdin", action="store_true", help="pass standard input to the command")
+    add_flag(parser, "-i", "--stdin", about="pass standard input to the command")
 
 
 def exec_(args: Namespace, session: Session) -> int:

@@ -11,7 +11,7 @@ from controlplane.cli.commands.explanation import estimate_text
 from controlplane.cli.commands.wait import wait_for
 from controlplane.cli.confirmation import add_needless_yes
 from controlplane.cli.lookup import FINAL_STATES, each_name, find_job, is_id, job_id, jobs_named
-from controlplane.cli.parsing import Parser, add_job, duration_seconds, positive_number
+from controlplane.cli.parsing import Parser, add_flag, add_job, duration_seconds, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row, status_of
 
@@ -115,12 +115,8 @@ def list_jobs_arguments(parser: Parser) -> None:
         "yard list jobs -A --state queued,running",
         "yard list jobs -o wide --watch",
     ]
-    parser.add_argument(
-        "-A",
-        "--all-projects",
-        "--all-namespaces",
-        action="store_true",
-        help="jobs of every project that you may see",
+    add_flag(
+        parser, "-A", "--all-projects", "--all-namespaces", about="jobs of every project that you may see"
     )
     parser.add_argument("--state", metavar="STATE[,STATE]", help="only jobs in these states")
     parser.add_argument(
@@ -201,7 +197,7 @@ def suspend_arguments(parser: Parser) -> None:
         metavar="TIME",
         help="for its programs to save a checkpoint, from SIGTERM to SIGKILL (default 60s, at most 1h)",
     )
-    parser.add_argument("--wait", action="store_true", help="until it is suspended")
+    add_flag(parser, "--wait", about="until it is suspended")
 
 
 def suspend(args: Namespace, session: Session) -> int:

@@ -10,7 +10,7 @@ from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.confirmation import add_needless_yes
 from controlplane.cli.errors import USAGE, CliError, require_changes
-from controlplane.cli.parsing import Parser, argument, given, key_value
+from controlplane.cli.parsing import Parser, add_flag, argument, given, key_value
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column
 
@@ -45,7 +45,7 @@ def list_arguments(parser: Parser) -> None:
 
 def list_(args: Namespace, session: Session) -> None:
     """List cache locations with their room and hits."""
-    session.output.objects(session.client.pages("cache-locations", {}, 500), LOCATION_COLUMNS)
+    session.show_list("cache-locations", LOCATION_COLUMNS, 500)
 
 
 def create_arguments(parser: Parser) -> None:
@@ -60,10 +60,8 @@ def create_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--storage-class", metavar="CLASS", help="on Kubernetes, of its volumes; default: the cluster's"
     )
-    parser.add_argument(
-        "--one-node",
-        action="store_true",
-        help="on Kubernetes: its volumes are ReadWriteOnce, for a location of one node",
+    add_flag(
+        parser, "--one-node", about="on Kubernetes: its volumes are ReadWriteOnce, for a location of one node"
     )
 
 

@@ -11,7 +11,7 @@ from controlplane.cli import formats, terminal
 from controlplane.cli.client import Query
 from controlplane.cli.lookup import FINAL_STATES, is_id, job_id, newest_job
 from controlplane.cli.output import Output, as_json
-from controlplane.cli.parsing import Parser, add_job
+from controlplane.cli.parsing import Parser, add_flag, add_job
 from controlplane.cli.session import Session
 from controlplane.cli.silence import SilenceReporter, state_sentence
 from controlplane.cli.sse import resuming
@@ -45,16 +45,14 @@ def logs_arguments(parser: Parser) -> None:
         "yard logs dist1 --rank 2 --attempt 1",
     ]
     add_job(parser)
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="keep running and print lines as they are written"
-    )
+    add_flag(parser, "-f", "--follow", about="keep running and print lines as they are written")
     parser.add_argument("-t", "--tail", type=int, metavar="N", help="only the last N lines")
     _add_rank(parser)
     parser.add_argument(
         "--attempt", type=int, metavar="A", help="this start of the job (default: the latest)"
     )
     parser.add_argument("--search", metavar="TEXT", help="only lines that contain this text")
-    parser.add_argument("--timestamps", action="store_true", help="put the time before each line")
+    add_flag(parser, "--timestamps", about="put the time before each line")
     _add_raw(parser)
 
 
@@ -122,9 +120,7 @@ def _add_rank(parser: Parser) -> None:
 
 
 def _add_raw(parser: Parser) -> None:
-    parser.add_argument(
-        "--raw", action="store_true", help="progress lines as the job wrote them, as into a pipe"
-    )
+    add_flag(parser, "--raw", about="progress lines as the job wrote them, as into a pipe")
 
 
 def follow(session: Session, identifier: str, selection: Selection, said: str = "") -> bool:

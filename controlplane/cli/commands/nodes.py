@@ -10,7 +10,7 @@ from controlplane.cli.client import segment
 from controlplane.cli.commands.jobs import devices_text
 from controlplane.cli.confirmation import add_needless_yes, add_preview, confirm_name
 from controlplane.cli.lookup import each_name, node_path
-from controlplane.cli.parsing import Parser, duration_seconds
+from controlplane.cli.parsing import Parser, add_flag, duration_seconds
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
@@ -152,7 +152,7 @@ def node_uncordon(args: Namespace, session: Session) -> int:
 
 def node_drain_arguments(parser: Parser) -> None:
     _names(parser, ["yard node drain dgx1-1 --dry-run", "yard node drain dgx1-1"])
-    parser.add_argument("--dry-run", action="store_true", help="list what would move, change nothing")
+    add_flag(parser, "--dry-run", about="list what would move, change nothing")
 
 
 def node_drain(args: Namespace, session: Session) -> int:
@@ -180,7 +180,7 @@ def node_interruption_notice_arguments(parser: Parser) -> None:
         metavar="TIME",
         help="from now until the node is withdrawn, such as 120s",
     )
-    parser.add_argument("--dry-run", action="store_true", help="list the jobs that leave, change nothing")
+    add_flag(parser, "--dry-run", about="list the jobs that leave, change nothing")
 
 
 def node_interruption_notice(args: Namespace, session: Session) -> None:
@@ -201,13 +201,13 @@ def list_pools_arguments(parser: Parser) -> None:
 
 def list_pools(args: Namespace, session: Session) -> None:
     """Print every node pool."""
-    session.output.objects(session.client.pages("node-pools", {}, 10_000), POOL_COLUMNS)
+    session.show_list("node-pools", POOL_COLUMNS)
 
 
 def pool_create_arguments(parser: Parser) -> None:
     parser.examples = ["yard node-pool create burst --spot", "yard node-pool create a100 --cluster prod"]
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--spot", action="store_true", help="its provider may withdraw its nodes at any time")
+    add_flag(parser, "--spot", about="its provider may withdraw its nodes at any time")
     parser.add_argument("--cluster", metavar="NAME", help="default: the first cluster")
 
 
@@ -239,7 +239,7 @@ def node_move_arguments(parser: Parser) -> None:
     _names(parser, ["yard node move dgx1-1 dgx1-2 --pool burst", "yard node move dgx1-1 --no-pool"])
     pool = parser.add_mutually_exclusive_group(required=True)
     pool.add_argument("--pool", metavar="NAME", help="a node pool of their cluster")
-    pool.add_argument("--no-pool", action="store_true", help="take them out of their pools")
+    add_flag(pool, "--no-pool", about="take them out of their pools")
 
 
 def node_move(args: Namespace, session: Session) -> int:

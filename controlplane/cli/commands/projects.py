@@ -47,7 +47,7 @@ def list_projects_arguments(parser: Parser) -> None:
 
 def list_projects(args: Namespace, session: Session) -> None:
     """List the projects that the user may view, at most --limit."""
-    session.output.objects(session.client.pages("projects", {}, args.limit), PROJECT_COLUMNS)
+    session.show_list("projects", PROJECT_COLUMNS, args.limit)
 
 
 def describe_project_arguments(parser: Parser) -> None:
@@ -107,8 +107,7 @@ def project_edit_arguments(parser: Parser) -> None:
 def project_edit(args: Namespace, session: Session) -> None:
     """Change the given fields of a project. If it moves to another cluster and content is deleted there, the user
     must confirm on a terminal, unless --yes is given. With --dry-run change nothing."""
-    changes = _fields(args) | _given({"cluster": args.cluster})
-    require_changes(changes, "project edit")
+    changes = require_changes(_fields(args) | _given({"cluster": args.cluster}), "project edit")
     path = project_path(args.name)
     lost = _lost_by_moving(session, path, args.cluster)
     if lost and sys.stdin.isatty() and not (args.yes or args.dry_run):
@@ -202,7 +201,7 @@ def project_members(args: Namespace, session: Session) -> None:
         session.client.post(path, {"user": user, "role": role})
     for user in args.remove or []:
         session.client.delete(f"{path}/{segment(user)}")
-    session.output.objects(session.client.pages(path, {}, 500), MEMBER_COLUMNS)
+    session.show_list(path, MEMBER_COLUMNS, 500)
 
 
 def add_share(parser: Parser) -> None:

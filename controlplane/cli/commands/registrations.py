@@ -8,7 +8,7 @@ from argparse import Namespace
 from controlplane.cli import formats
 from controlplane.cli.commands.datasets import find_dataset
 from controlplane.cli.errors import DONE, FAILED
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, add_flag
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Row
 
@@ -20,7 +20,7 @@ def register_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("path", metavar="PATH", help="of the control plane's machine, as an admin allowed it")
     parser.add_argument("-m", "--message", metavar="TEXT", default="", help="what this version is")
-    parser.add_argument("--no-wait", action="store_true", help="do not wait until it is done")
+    add_flag(parser, "--no-wait", about="do not wait until it is done")
 
 
 def register(args: Namespace, session: Session) -> int:

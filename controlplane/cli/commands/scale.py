@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.cli.errors import DONE, FAILED
 from controlplane.cli.lookup import find_job
-from controlplane.cli.parsing import Parser, add_job, duration_seconds
+from controlplane.cli.parsing import Parser, add_flag, add_job, add_timeout
 from controlplane.cli.session import Session
 from controlplane.cli.sse import ChangeListener, patiently
 
@@ -107,12 +107,7 @@ def _workers(job: dict[str, Any]) -> int:
 
 
 def _add_timeout(parser: Parser) -> None:
-    parser.add_argument(
-        "--timeout",
-        type=duration_seconds,
-        metavar="TIME",
-        help="roll the change back if it is not complete by then (default 10m)",
-    )
+    add_timeout(parser, "roll the change back if it is not complete by then (default 10m)")
     parser.add_argument(
         "--leaving",
         type=int,
@@ -120,7 +115,5 @@ def _add_timeout(parser: Parser) -> None:
         metavar="RANK",
         help="the rank of a worker to remove; repeatable",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show the plan and change nothing")
-    parser.add_argument(
-        "--wait", action="store_true", help="until the change is complete or rolled back (then exit code 1)"
-    )
+    add_flag(parser, "--dry-run", about="show the plan and change nothing")
+    add_flag(parser, "--wait", about="until the change is complete or rolled back (then exit code 1)")

@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.commands.volumes import add_wait, find_volume, show_made, wait_ready
-from controlplane.cli.confirmation import add_yes, require_yes
+from controlplane.cli.confirmation import add_yes, delete_confirmed
 from controlplane.cli.errors import NOT_FOUND, CliError
 from controlplane.cli.lookup import project_rows
 from controlplane.cli.parsing import Parser, given
@@ -100,10 +100,8 @@ def delete_arguments(parser: Parser) -> None:
 def delete(args: Namespace, session: Session) -> None:
     """Delete a snapshot. On a terminal the user must confirm, unless --yes is given; elsewhere raise CliError (2)
     without it."""
-    snapshot = find_snapshot(session, args.snapshot)
-    require_yes(args, args.snapshot, f"{args.snapshot} cannot be restored", "yard snapshot delete")
-    answer = session.client.delete(f"snapshots/{snapshot['id']}")
-    session.output.object(answer, f"snapshot {args.snapshot} is being deleted")
+    path = f"snapshots/{find_snapshot(session, args.snapshot)['id']}"
+    delete_confirmed(args, session, "snapshot", args.snapshot, path, done="is being deleted")
 
 
 def find_snapshot(session: Session, name: str) -> Row:

@@ -12,7 +12,14 @@ from typing import Any
 
 from controlplane.cli.errors import DONE, USAGE, CliError
 from controlplane.cli.lookup import FINAL_STATES
-from controlplane.cli.parsing import Parser, argument, directory_path, duration_seconds, glue_values
+from controlplane.cli.parsing import (
+    Parser,
+    add_flag,
+    add_timeout,
+    argument,
+    directory_path,
+    glue_values,
+)
 from controlplane.cli.session import Session
 from jobs.fields.code import VALUE as CODE
 from jobs.fields.declaration import DATA, PODS, POLICY, PROGRAM, Entries, Field, Flag
@@ -54,9 +61,7 @@ def submit_arguments(parser: Parser) -> None:
         help="submit every job of a JSON array, JSON lines or a YAML list (- for standard input); the other options"
         " are for the fields that a job there does not give",
     )
-    parser.add_argument(
-        "--interactive", action="store_true", help="not preemptible, inside the project's quota"
-    )
+    add_flag(parser, "--interactive", about="not preemptible, inside the project's quota")
     _add_fields(parser, "submit")
 
 
@@ -307,19 +312,10 @@ def _add_code(group: argparse._ArgumentGroup) -> None:
 
 def _add_afterwards(parser: Parser) -> None:
     group = parser.add_argument_group("afterwards")
-    group.add_argument("--dry-run", action="store_true", help="check everything, create nothing")
-    group.add_argument(
-        "--wait", action="store_true", help="wait until the job ends and exit with its exit code"
-    )
-    group.add_argument(
-        "--logs", action="store_true", help="follow the output, then exit with the job's exit code"
-    )
-    group.add_argument(
-        "--timeout",
-        type=duration_seconds,
-        metavar="TIME",
-        help="time limit of --wait; exit code 7 when it passes",
-    )
+    add_flag(group, "--dry-run", about="check everything, create nothing")
+    add_flag(group, "--wait", about="wait until the job ends and exit with its exit code")
+    add_flag(group, "--logs", about="follow the output, then exit with the job's exit code")
+    add_timeout(group, "time limit of --wait; exit code 7 when it passes")
     group.add_argument(
         "--idempotency-key", metavar="KEY", help="repeated runs with the same key submit only once"
     )

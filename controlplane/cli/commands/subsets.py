@@ -10,8 +10,7 @@ from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.commands.datasets import find_version, version_name
 from controlplane.cli.errors import NOT_FOUND, USAGE, CliError
-from controlplane.cli.lookup import ROWS_MOST
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, add_flag
 from controlplane.cli.session import Session
 from controlplane.cli.tables import AGE, FILES, Column, Row
 
@@ -44,7 +43,7 @@ def subset_arguments(parser: Parser) -> None:
         "--exclude", metavar="PATTERN", action="append", default=[], help="files to leave out"
     )
     parser.add_argument("--list", metavar="FILE", help="a file with one path a line; - for standard input")
-    parser.add_argument("--delete", action="store_true", help="delete the subset; its version stays")
+    add_flag(parser, "--delete", about="delete the subset; its version stays")
 
 
 def subset(args: Namespace, session: Session) -> None:
@@ -75,9 +74,7 @@ def subsets_arguments(parser: Parser) -> None:
 def subsets(args: Namespace, session: Session) -> None:
     """List the subsets of a dataset's version."""
     version = find_version(session, args.version)
-    session.output.objects(
-        session.client.pages(f"versions/{version['id']}/subsets", {}, ROWS_MOST), SUBSET_COLUMNS
-    )
+    session.show_list(f"versions/{version['id']}/subsets", SUBSET_COLUMNS)
 
 
 def _listed(file: str | None) -> list[str]:

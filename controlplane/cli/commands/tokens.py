@@ -7,7 +7,7 @@ from argparse import Namespace
 from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.confirmation import add_needless_yes
-from controlplane.cli.parsing import Parser, given
+from controlplane.cli.parsing import Parser, add_flag, given
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column
 
@@ -28,14 +28,14 @@ def list_tokens_arguments(parser: Parser) -> None:
 
 def list_tokens(args: Namespace, session: Session) -> None:
     """Print the user's tokens, for an admin those of all users, without their secrets."""
-    session.output.objects(session.client.pages("tokens", {}, 500), TOKEN_COLUMNS)
+    session.show_list("tokens", TOKEN_COLUMNS, 500)
 
 
 def token_create_arguments(parser: Parser) -> None:
     parser.examples = ["yard token create ci", "yard token create ci -o jsonpath={.token}"]
     parser.add_argument("name", metavar="NAME", help="what it is for")
     parser.add_argument("--days", type=int, metavar="N", help="how long it is valid")
-    parser.add_argument("--read-only", action="store_true", help="a read-only token")
+    add_flag(parser, "--read-only", about="a read-only token")
     parser.add_argument("--user", metavar="NAME", help="create it for another user (admins)")
 
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 from controlplane.cli import formats
 from controlplane.cli.commands.jobs import NAME, PROJECT, nodes_text, requested_gpus
 from controlplane.cli.commands.nodes import NODE_COLUMNS
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, add_flag
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, status_of
 
@@ -25,12 +25,12 @@ TOP_JOB_COLUMNS = (
 
 def top_jobs_arguments(parser: Parser) -> None:
     parser.examples = ["yard top jobs", "yard top jobs -p team-a --watch"]
-    parser.add_argument(
+    add_flag(
+        parser,
         "-A",
         "--all-projects",
         "--all-namespaces",
-        action="store_true",
-        help="jobs of every project that you may see (the default without -p)",
+        about="jobs of every project that you may see (the default without -p)",
     )
 
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from controlplane.cli.errors import USAGE, CliError
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, add_flag
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column
 
@@ -25,14 +25,14 @@ def list_users_arguments(parser: Parser) -> None:
 
 def list_users(args: Namespace, session: Session) -> None:
     """Print all users; for admins only."""
-    session.output.objects(session.client.pages("users", {}, 10_000), USER_COLUMNS)
+    session.show_list("users", USER_COLUMNS)
 
 
 def user_create_arguments(parser: Parser) -> None:
     parser.examples = ["yard user create ana", "yard user create ana --admin --password-stdin < password"]
     parser.add_argument("username", metavar="USERNAME")
-    parser.add_argument("--admin", action="store_true", help="a site admin")
-    parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
+    add_flag(parser, "--admin", about="a site admin")
+    add_flag(parser, "--password-stdin", about="read the password from standard input")
 
 
 def user_create(args: Namespace, session: Session) -> None:

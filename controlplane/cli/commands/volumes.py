@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 from controlplane.cli import formats
 from controlplane.cli.client import BEING_READ, BUSY_SECONDS
-from controlplane.cli.confirmation import add_yes, require_yes
+from controlplane.cli.confirmation import add_yes, delete_confirmed
 from controlplane.cli.errors import FAILED, NOT_FOUND, TIMED_OUT, USAGE, ApiError, CliError
 from controlplane.cli.lookup import project_rows, require_name
-from controlplane.cli.parsing import Parser, duration_seconds, given, positive_number
+from controlplane.cli.parsing import Parser, add_flag, add_timeout, duration_seconds, given, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.sse import patiently
 from controlplane.cli.tables import AGE, ID, STATE, Column, Row
@@ -93,7 +93,7 @@ def create(args: Namespace, session: Session) -> None:
 
 def list_arguments(parser: Parser) -> None:
     parser.examples = ["yard volume list", "yard volume list -A"]
-    parser.add_argument("-A", "--all-projects", action="store_true", help="of every project")
+    add_flag(parser, "-A", "--all-projects", about="of every project")
 
 
 def list_(args: Namespace, session: Session) -> None:
@@ -304,7 +304,7 @@ def schedule_arguments(parser: Parser) -> None:
         "--last", type=positive_number, metavar="N", help="keep the newest N of schedule and events"
     )
     parser.add_argument("--days", type=positive_number, metavar="N", help="keep those of the last N days")
-    parser.add_argument("--off", action="store_true", help="end the schedule")
+    add_flag(parser, "--off", about="end the schedule")
 
 
 def schedule(args: Namespace, session: Session) -> None:
@@ -345,10 +345,8 @@ def delete(args: Namespace, session: Session) -> None:
     given; elsewhere raise CliError (2) without it."""
     volume = find_volume(session, args.name)
     lost = f"{args.name} holds {formats.binary_size(volume['used_bytes'])}; all of it would be deleted"
-    require_yes(args, args.name, lost, "yard volume delete")
-    session.output.object(
-        session.client.delete(f"volumes/{volume['id']}"), f"volume {args.name} is being deleted"
-    )
+    path, done = f"volumes/{volume['id']}", "is being deleted"
+    delete_confirmed(args, session, "volume", args.name, path, lost=lost, done=done)
 
 
 def find_volume(session: Session, name: str) -> Row:
@@ -400,10 +398,5 @@ def _named(parser: Parser) -> None:
 
 def add_wait(parser: Parser) -> None:
     """Declare `--wait` and `--timeout`."""
-    parser.add_argument("--wait", action="store_true", help="until it is ready")
-    parser.add_argument(
-        "--timeout",
-        type=duration_seconds,
-        metavar="TIME",
-        help="time limit of --wait; exit code 7 when it passes",
-    )
+    add_flag(parser, "--wait", about="until it is ready")
+    add_timeout(parser, "time limit of --wait; exit code 7 when it passes")

@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.cli.errors import DONE, FAILED, TIMED_OUT, USAGE, CliError
 from controlplane.cli.lookup import FINAL_STATES, job_id
-from controlplane.cli.parsing import Parser, add_job, duration_seconds
+from controlplane.cli.parsing import Parser, add_job, add_timeout
 from controlplane.cli.session import Session
 from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
 
@@ -33,9 +33,7 @@ def wait_arguments(parser: Parser) -> None:
         help="a job state, several, or `finished` for any final one (default: succeeded); a job that came past"
         " starting or running counts as having reached it; exit code 1 when the job ended otherwise",
     )
-    parser.add_argument(
-        "--timeout", type=duration_seconds, metavar="TIME", help="time limit of the wait (exit code 7)"
-    )
+    add_timeout(parser, "time limit of the wait (exit code 7)")
 
 
 def wait(args: Namespace, session: Session) -> int:

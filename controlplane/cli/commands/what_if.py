@@ -9,7 +9,7 @@ from controlplane.cli import formats
 from controlplane.cli.commands.projects import add_share, share_fields
 from controlplane.cli.errors import require_changes
 from controlplane.cli.lookup import project_path
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, add_flag
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row, plain_table
 
@@ -38,16 +38,13 @@ def project_what_if_arguments(parser: Parser) -> None:
     ]
     parser.add_argument("name", metavar="NAME")
     add_share(parser)
-    parser.add_argument(
-        "--last-week", action="store_true", help="replay the submissions of the last seven days instead"
-    )
+    add_flag(parser, "--last-week", about="replay the submissions of the last seven days instead")
 
 
 def project_what_if(args: Namespace, session: Session) -> None:
     """Print what another quota, weight, limit or priority of a project would change now, or with --last-week would
     have changed in the last week. The server only simulates; the project stays unchanged."""
-    changes = share_fields(args)
-    require_changes(changes, "project what-if")
+    changes = require_changes(share_fields(args), "project what-if")
     query = {"last_week": "true"} if args.last_week else None
     if args.last_week:
         session.client.allow(_WEEK_SECONDS)
