@@ -80,9 +80,10 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class DepartmentView:
-    """A group of projects with rights of its own. A quota or limit of None is unlimited. `weight`: over-quota weight;
-    the caller has set the default. `priority`: higher ones get surplus first. `created_rank`: lower is older."""
+class ShareView:
+    """The rights of a department or project. A quota or limit of None is unlimited. `weight`: the over-quota weight, in
+    any unit that is the same for all of them; the caller has set the default, which is the quota in milli-GPUs.
+    `priority`: higher ones get surplus first. `created_rank`: lower is older."""
 
     name: str
     quota_milli_gpus: int | None
@@ -93,21 +94,16 @@ class DepartmentView:
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectView:
-    """A project's rights on this cluster. A quota or limit of None is unlimited.
+class DepartmentView(ShareView):
+    """A group of projects with rights of its own."""
 
-    `weight`: the over-quota weight, in any unit that is the same for all projects (the quota in milli-GPUs when unset).
-    `priority`: higher ones get surplus first. `created_rank`: lower is older. `node_pools`: by job kind, the pools that
-    it may use, the preferred one first; a kind without pools may use all. `usage`: the share of the cluster that was
-    used recently, 0 to 1, in which older use counts less.
-    """
 
-    name: str
-    quota_milli_gpus: int | None
-    weight: int
-    limit_milli_gpus: int | None = None
-    priority: int = 0
-    created_rank: int = 0
+@dataclass(frozen=True, slots=True)
+class ProjectView(ShareView):
+    """A project's rights on this cluster. `node_pools`: by job kind, the pools that it may use, the preferred one
+    first; a kind without pools may use all. `usage`: the share of the cluster that was used recently, 0 to 1, in which
+    older use counts less."""
+
     department: str | None = None
     node_pools: tuple[tuple[str, tuple[str, ...]], ...] = ()
     usage: float = 0.0
