@@ -122,11 +122,22 @@ class StartEstimate(models.Model):
         constraints = [models.UniqueConstraint(fields=["job", "attempt"], name="estimate_of_wait")]
 
 
-class ScaleOperation(models.Model):
+class SwitchCost(models.Model):
+    """What a change of the members of an elastic job cost, as its workers measured it; None if they did not."""
+
+    pause_seconds = models.FloatField(null=True)
+    lost_steps = models.PositiveIntegerField(null=True)
+    repeated_steps = models.PositiveIntegerField(null=True)
+
+    class Meta:
+        abstract = True
+
+
+class ScaleOperation(SwitchCost):
     """A change of the number of workers of an elastic job: requester, cause and outcome.
 
     `joining` and `leaving`: ranks. `generation`: the first with the new size, None before it is published.
-    Lost steps, repeated steps and the pause are measured by the workers at the switch; None for a queued job.
+    The cost is measured at the switch; None for a queued job.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
@@ -145,9 +156,6 @@ class ScaleOperation(models.Model):
     deadline = models.DateTimeField(null=True)
     published_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
-    lost_steps = models.PositiveIntegerField(null=True)
-    repeated_steps = models.PositiveIntegerField(null=True)
-    pause_seconds = models.FloatField(null=True)
 
     class Meta:
         constraints = [
@@ -158,7 +166,7 @@ class ScaleOperation(models.Model):
         indexes = [models.Index(fields=["job", "-created_at"], name="scale_of_job")]
 
 
-class Generation(models.Model):
+class Generation(SwitchCost):
     """The members of an elastic attempt from one time on, and the cost of the change to them. `members`: rank
     and address of each, in the order of their new ranks. `step`: None until the workers have switched.
     `epochs_exact`: how many of the `epochs_done` completed so far used every sample exactly once."""
@@ -170,9 +178,6 @@ class Generation(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     switched_at = models.DateTimeField(null=True)
     step = models.PositiveBigIntegerField(null=True)
-    pause_seconds = models.FloatField(null=True)
-    lost_steps = models.PositiveIntegerField(null=True)
-    repeated_steps = models.PositiveIntegerField(null=True)
     interrupted_steps = models.PositiveIntegerField(null=True)
     epochs_done = models.PositiveIntegerField(default=0)
     epochs_exact = models.PositiveIntegerField(default=0)
