@@ -19,7 +19,7 @@ from datasets.storage.anf_driver import AnfConfig
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
 from datasets.storage.classes import StorageClass
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
-from datasets.storage.volumes import Report, Taken, silent
+from datasets.storage.volumes import BlockSnapshots, Report, silent
 
 # How long a new volume may take to appear in this machine's mount.
 MOUNT_SECONDS = 60.0
@@ -35,7 +35,7 @@ def open_class(found: StorageClass, project_id: int, size_bytes: int, service_ti
     return AnfVolumes(AnfClient(config, found.name), found.directory, size_bytes, service_tier)
 
 
-class AnfVolumes(VolumeFiles):
+class AnfVolumes(BlockSnapshots, VolumeFiles):
     """The volumes and snapshots of one storage class. `size_bytes`, `service_tier`: size and tier of volumes that it
     creates."""
 
@@ -113,21 +113,11 @@ class AnfVolumes(VolumeFiles):
             _refuse_running(found)
             self._client.move(pool, name, wanted, budget)
 
-    def take(
-        self,
-        snapshot: str,
-        volume: str,
-        before: str | None = None,
-        budget: Budget = UNLIMITED,
-        report: Report = silent,
-    ) -> Taken:
-        """Take a snapshot, unless it exists, and return it. `before` is not used, since Azure shares unchanged
-        blocks itself. Raises ContentMissing if there is no such volume, Blocked if the storage system refuses,
-        and what `budget` raises."""
+    def _take(self, snapshot: str, volume: str, budget: Budget) -> int:
         found = self._source(volume)
         self._snapshot(object_name(snapshot), found, budget)
         # Azure does not report a snapshot's size.
-        return Taken(None, _size(found), None)
+        return _size(found)
 
     def remove_snapshot(self, snapshot: str) -> None:
         """Delete a snapshot, and its retired volume if it was the last one. Raises Blocked if Azure refuses, also

@@ -29,7 +29,7 @@ from datasets.storage.claims import (
 )
 from datasets.storage.refusals import one_line
 from datasets.storage.volume_files import Measured
-from datasets.storage.volumes import Report, Taken, silent
+from datasets.storage.volumes import BlockSnapshots, Report, silent
 
 GROUP = "snapshot.storage.k8s.io"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
@@ -54,7 +54,7 @@ class ClaimKind:
     access_mode: str
 
 
-class CsiVolumes:
+class CsiVolumes(BlockSnapshots):
     """Manages the PersistentVolumeClaims and VolumeSnapshots of one project, in `namespace` and labelled `labels`.
 
     `kind`: storage class, size and access mode of new claims. `prepare` creates the namespace; it is called before
@@ -134,17 +134,7 @@ class CsiVolumes:
                 "not_resized", f"The volume was not resized within {seconds:g} s: {why}", is_passing=False
             )
 
-    def take(
-        self,
-        snapshot: str,
-        volume: str,
-        before: str | None = None,
-        budget: Budget = UNLIMITED,
-        report: Report = silent,
-    ) -> Taken:
-        """Take a snapshot, unless it exists, wait until it is ready to use, and return it. `before` is not used.
-        Raises ContentMissing if there is no such volume, Blocked with the driver's message if it fails or exceeds
-        the time limit, and what `budget` raises."""
+    def _take(self, snapshot: str, volume: str, budget: Budget) -> int:
         claim = self._get(f"{self._claims}/{claim_name(volume)}", "The volume")
         body = {
             "apiVersion": f"{GROUP}/v1",
@@ -167,7 +157,7 @@ class CsiVolumes:
             said = (last.get("error") or {}).get("message") or self._event_of(snapshot_name(snapshot))
             words = f"The snapshot was not ready within {seconds:g} s: {said or 'its driver did not answer'}"
             raise Blocked("snapshot_not_ready", one_line(words), is_passing=False)
-        return Taken(None, _bytes_of(last.get("restoreSize")), None)
+        return _bytes_of(last.get("restoreSize"))
 
     def remove_snapshot(self, snapshot: str) -> None:
         """Delete a snapshot; volumes created from it stay. Does nothing for a missing one. Raises Blocked if the

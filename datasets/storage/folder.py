@@ -147,10 +147,9 @@ class FolderLake(IndexedLake[ContentIndex]):
             raise blocked(error) from error
 
     def read(self, digest: bytes, offset: int = 0, length: int | None = None) -> bytes:
-        [located] = self.locate([digest])
-        length = located.size_bytes - offset if length is None else min(length, located.size_bytes - offset)
+        located, length = self._range(digest, offset, length)
         with open(self.path_of(located), "rb", buffering=0) as file:
-            return os.pread(file.fileno(), max(0, length), located.offset + offset)
+            return os.pread(file.fileno(), length, located.offset + offset)
 
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
         with self._opened(located[0]) as file:

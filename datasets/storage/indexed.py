@@ -84,6 +84,12 @@ class IndexedLake(ABC, Generic[Index]):
             raise ContentMissing(f"The lake has no content {missing.hex()}.")
         return located
 
+    def _range(self, digest: bytes, offset: int, length: int | None) -> tuple[Located, int]:
+        """Return where a content is, and how many bytes it has from `offset` on, at most `length`."""
+        [located] = self.locate([digest])
+        rest = located.size_bytes - offset
+        return located, max(0, rest if length is None else min(length, rest))
+
     @abstractmethod
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
         """Yield (digest, bytes) of the contents at `located`, which must all be of one pack, or be one content with its

@@ -19,7 +19,7 @@ from datasets.storage.classes import StorageClass
 from datasets.storage.ontap_client import NOT_FOUND, OntapClient, OntapRefused, Row, names
 from datasets.storage.ontap_driver import OntapConfig
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
-from datasets.storage.volumes import Report, Taken, silent
+from datasets.storage.volumes import BlockSnapshots, Report, silent
 
 # How long a new junction may take to appear in this machine's mount.
 MOUNT_SECONDS = 15.0
@@ -37,7 +37,7 @@ def open_class(found: StorageClass, project_id: int, size_bytes: int, service_ti
     return OntapVolumes(OntapClient(config, found.name), found.directory, size_bytes)
 
 
-class OntapVolumes(VolumeFiles):
+class OntapVolumes(BlockSnapshots, VolumeFiles):
     """The volumes and snapshots of one storage class. `size_bytes`: the size of volumes that it creates."""
 
     def __init__(
@@ -106,19 +106,9 @@ class OntapVolumes(VolumeFiles):
     def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
         """Do nothing: storage classes of ONTAP have no tiers."""
 
-    def take(
-        self,
-        snapshot: str,
-        volume: str,
-        before: str | None = None,
-        budget: Budget = UNLIMITED,
-        report: Report = silent,
-    ) -> Taken:
-        """Take a snapshot, unless it exists, and return it. `before` is not used, since ONTAP shares unchanged
-        blocks itself. Raises ContentMissing if there is no such volume, Blocked if the storage system refuses,
-        and what `budget` raises."""
+    def _take(self, snapshot: str, volume: str, budget: Budget) -> int:
         made = self._snapshot(snapshot_name(snapshot), self._source(volume), budget)
-        return Taken(None, int(made.get("size") or 0), None)
+        return int(made.get("size") or 0)
 
     def remove_snapshot(self, snapshot: str) -> None:
         """Delete a snapshot, and its retired volume if it was the last one. Raises Blocked if ONTAP refuses, also

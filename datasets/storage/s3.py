@@ -107,9 +107,8 @@ class S3Lake(IndexedLake[AgedIndex]):
             raise blocked(error) from error
 
     def read(self, digest: bytes, offset: int = 0, length: int | None = None) -> bytes:
-        [located] = self.locate([digest])
-        length = located.size_bytes - offset if length is None else min(length, located.size_bytes - offset)
-        return b"".join(self._pieces.ranges(located, offset, max(0, length)))
+        located, length = self._range(digest, offset, length)
+        return b"".join(self._pieces.ranges(located, offset, length))
 
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
         if located[0].pack == WHOLE:

@@ -19,6 +19,7 @@ import fcntl
 import json
 import marshal
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -51,6 +52,27 @@ class Taken:
     size_bytes: int
     new_bytes: int | None
     notes: str = ""
+
+
+class BlockSnapshots(ABC):
+    """Snapshots of a storage system that shares unchanged blocks itself, and counts no files."""
+
+    def take(
+        self,
+        snapshot: str,
+        volume: str,
+        before: str | None = None,
+        budget: Budget = UNLIMITED,
+        report: Report = silent,
+    ) -> Taken:
+        """Take a snapshot, unless it exists, wait until it is ready, and return it; `before` is not used. Raises
+        ContentMissing if there is no such volume, Blocked if the storage system refuses, fails or exceeds the time
+        limit, and what `budget` raises."""
+        return Taken(None, self._take(snapshot, volume, budget), None)
+
+    @abstractmethod
+    def _take(self, snapshot: str, volume: str, budget: Budget) -> int:
+        """As `take`; return the bytes that a volume made from the snapshot needs."""
 
 
 class VolumeStorage(Protocol):
