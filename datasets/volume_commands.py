@@ -5,6 +5,7 @@ from typing import Any, cast
 from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.models import Command
 from datasets.actions.volumes import (
     CHECK,
@@ -13,16 +14,14 @@ from datasets.actions.volumes import (
     REMOVE,
     RESIZE,
     RETIER,
+    volume_changed,
     volume_checked,
     volume_failed,
     volume_gone,
     volume_measured,
-    volume_not_changed,
     volume_not_measured,
     volume_not_removed,
     volume_ready,
-    volume_resized,
-    volume_retiered,
     volume_waits,
 )
 from datasets.long_work import DATA, budget_of, refusals
@@ -114,30 +113,38 @@ class RemoveVolume(VolumeCommand):
         volume_gone(command.subject_id)
 
 
+class ChangeVolume(VolumeCommand):
+    """Base of commands that apply a new value of one column at the storage. `column`: its name, also in the payload;
+    `done`, `failed`: kinds of the events."""
+
+    max_tries = 1
+    column = done = failed = ""
+
+    def on_done(self, command: Command, result: Any) -> None:
+        if result is not None:
+            volume_changed(command.subject_id, self.done, **{self.column: result})
+
+    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
+        volume_changed(command.subject_id, self.failed, message=refusal.message[:LONGEST_MESSAGE])
+
+
 @register
-class ResizeVolume(VolumeCommand):
+class ResizeVolume(ChangeVolume):
     """Apply a volume's new size at its storage."""
 
-    kind, max_tries = RESIZE, 1
+    kind, column, done, failed = RESIZE, "size_bytes", "volume.resized", "volume.not_resized"
 
     def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> int:
         size_bytes: int = run.command.payload["size_bytes"]
         storage.resize(str(volume.pk), size_bytes, budget_of(run))
         return size_bytes
 
-    def on_done(self, command: Command, result: int | None) -> None:
-        if result is not None:
-            volume_resized(command.subject_id, result)
-
-    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        volume_not_changed(command.subject_id, "volume.not_resized", refusal.message)
-
 
 @register
-class RetierVolume(VolumeCommand):
+class RetierVolume(ChangeVolume):
     """Apply a volume's new service tier at its storage."""
 
-    kind, max_tries = RETIER, 1
+    kind, column, done, failed = RETIER, "service_tier", "volume.tier_changed", "volume.tier_not_changed"
 
     def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> str:
         service_tier: str = run.command.payload["service_tier"]
@@ -146,13 +153,6 @@ class RetierVolume(VolumeCommand):
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
         return refusal.code == JOB_NOT_DONE or super().may_retry(command, refusal)
-
-    def on_done(self, command: Command, result: str | None) -> None:
-        if result is not None:
-            volume_retiered(command.subject_id, result)
-
-    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        volume_not_changed(command.subject_id, "volume.tier_not_changed", refusal.message)
 
 
 @register

@@ -178,25 +178,10 @@ def _change_at_storage(volume: Volume, kind: str, payload: dict[str, Any], actor
     return volume
 
 
-def volume_resized(volume_id: str, size_bytes: int) -> None:
-    """Write a new size that the storage has applied to a volume (by id). Call it in the transaction that ends the
-    command."""
-    if Volume.objects.filter(pk=volume_id, state=READY).update(size_bytes=size_bytes, message=""):
-        happened("volume.resized", Volume.objects.get(pk=volume_id), "system")
-
-
-def volume_retiered(volume_id: str, service_tier: str) -> None:
-    """Write a new service tier that the storage has applied to a volume (by id). Call it in the transaction that
-    ends the command."""
-    changes = {"service_tier": service_tier, "message": ""}
-    if Volume.objects.filter(pk=volume_id, state=READY).update(**changes):
-        happened("volume.tier_changed", Volume.objects.get(pk=volume_id), "system")
-
-
-def volume_not_changed(volume_id: str, kind: str, message: str) -> None:
-    """Write why the size or tier of a volume (by id) did not change, with an event of kind `kind`. Does nothing unless
-    the volume is ready. Call it in the transaction that ends the command."""
-    if Volume.objects.filter(pk=volume_id, state=READY).update(message=message[:LONGEST_MESSAGE]):
+def volume_changed(volume_id: str, kind: str, **changes: Any) -> None:
+    """Write the size or tier that the storage has applied to a volume (by id), or in `message` why it has not, with an
+    event of kind `kind`. Does nothing unless the volume is ready. Call it in the transaction that ends the command."""
+    if Volume.objects.filter(pk=volume_id, state=READY).update(**{"message": "", **changes}):
         happened(kind, Volume.objects.get(pk=volume_id), "system")
 
 
