@@ -1,4 +1,4 @@
-"""Shared parts of the command handlers of data: their queue, a time limit that ends with the claim, and
+"""Shared parts of the command handlers of data: their queue, removals, a time limit that ends with the claim, and
 refusals."""
 
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from controlplane.commands.errors import CommandRefused
+from controlplane.commands.registry import CommandHandler
 from controlplane.commands.run import CommandRun
 from datasets.storage.base import Blocked, Budget, ContentMissing
 
@@ -13,6 +14,16 @@ DATA = "data"
 # Codes of Blocked for which work is retried without limit: the lake's server is unreachable until it is back or an
 # operator corrects its address.
 LAKE_AWAY = ("unreachable", "no_such_host", "not_trusted")
+
+
+class Removal(CommandHandler):
+    """Base of handlers that remove what is stored of a deleted row. They retry every refusal without limit, since its
+    cause can be fixed at any time."""
+
+    queue, is_cleanup = DATA, True
+
+    def is_final(self, refusal: CommandRefused) -> bool:
+        return False
 
 
 def is_cancelled(run: CommandRun) -> bool:

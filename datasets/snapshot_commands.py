@@ -17,7 +17,7 @@ from datasets.actions.snapshots import (
     snapshot_ready,
     snapshot_waits,
 )
-from datasets.long_work import DATA, budget_of, refusals
+from datasets.long_work import DATA, Removal, budget_of, refusals
 from datasets.models import Snapshot, Volume
 from datasets.models.volumes import DELETING, READY
 from datasets.pod_quiesce import PodPause, quiesced_by_pod
@@ -85,10 +85,10 @@ class TakeSnapshot(CommandHandler):
 
 
 @register
-class RemoveSnapshot(CommandHandler):
+class RemoveSnapshot(Removal):
     """Remove the files of a deleted snapshot, then its row."""
 
-    kind, queue, is_cleanup = REMOVE, DATA, True
+    kind = REMOVE
 
     def run(self, run: CommandRun) -> Any:
         rows = Snapshot.objects.select_related("project__cluster")
@@ -96,11 +96,6 @@ class RemoveSnapshot(CommandHandler):
         if snapshot is not None:
             with refusals():
                 storage_of_snapshot(snapshot).remove_snapshot(str(snapshot.pk))
-
-    def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False for every refusal: a failed removal is retried without limit, since its cause can be fixed
-        at any time."""
-        return False
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:
         snapshot_not_removed(command.subject_id, refusal.code, refusal.message)

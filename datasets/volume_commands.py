@@ -24,10 +24,11 @@ from datasets.actions.volumes import (
     volume_ready,
     volume_waits,
 )
-from datasets.long_work import DATA, budget_of, refusals
+from datasets.long_work import DATA, Removal, budget_of, refusals
 from datasets.models import Volume
 from datasets.models.volumes import DELETING
 from datasets.queries.volumes import VOLUME
+from datasets.storage.base import Budget
 from datasets.storage.volume_files import Measured
 from datasets.storage.volumes import VolumeStorage
 from datasets.volume_storage import ClaimStorage, storage_of_volume
@@ -93,18 +94,13 @@ class ProvisionVolume(VolumeCommand):
 
 
 @register
-class RemoveVolume(VolumeCommand):
+class RemoveVolume(Removal, VolumeCommand):
     """Remove the content of a deleted volume, then its row."""
 
-    kind, is_cleanup = REMOVE, True
+    kind = REMOVE
 
     def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> None:
         storage.remove(str(volume.pk))
-
-    def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False for every refusal: a failed removal is retried without limit, since its cause can be fixed
-        at any time."""
-        return False
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:
         volume_not_removed(command.subject_id, refusal.code, refusal.message)
@@ -120,6 +116,15 @@ class ChangeVolume(VolumeCommand):
     max_tries = 1
     column = done = failed = ""
 
+    def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> Any:
+        value = run.command.payload[self.column]
+        self.change(storage, str(volume.pk), value, budget_of(run))
+        return value
+
+    def change(self, storage: VolumeStorage, key: str, value: Any, budget: Budget) -> None:
+        """Apply the value to the volume `key` at its storage. Raises the errors of VolumeStorage."""
+        raise NotImplementedError
+
     def on_done(self, command: Command, result: Any) -> None:
         if result is not None:
             volume_changed(command.subject_id, self.done, **{self.column: result})
@@ -134,10 +139,8 @@ class ResizeVolume(ChangeVolume):
 
     kind, column, done, failed = RESIZE, "size_bytes", "volume.resized", "volume.not_resized"
 
-    def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> int:
-        size_bytes: int = run.command.payload["size_bytes"]
-        storage.resize(str(volume.pk), size_bytes, budget_of(run))
-        return size_bytes
+    def change(self, storage: VolumeStorage, key: str, value: int, budget: Budget) -> None:
+        storage.resize(key, value, budget)
 
 
 @register
@@ -146,10 +149,8 @@ class RetierVolume(ChangeVolume):
 
     kind, column, done, failed = RETIER, "service_tier", "volume.tier_changed", "volume.tier_not_changed"
 
-    def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> str:
-        service_tier: str = run.command.payload["service_tier"]
-        storage.retier(str(volume.pk), service_tier, budget_of(run))
-        return service_tier
+    def change(self, storage: VolumeStorage, key: str, value: str, budget: Budget) -> None:
+        storage.retier(key, value, budget)
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
         return refusal.code == JOB_NOT_DONE or super().may_retry(command, refusal)
