@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 from operator import attrgetter
+from typing import Any, NamedTuple
 
 from controlplane.scheduling.shares import Claim, divide
 from controlplane.scheduling.view import ClusterView, JobView
@@ -172,28 +173,56 @@ def open_accounts(view: ClusterView) -> dict[str, Account]:
 
 def held_milli_gpus(job: JobView) -> int:
     """Return how many milli-GPUs an active job holds, all its pods together."""
+    if len(job.placements) == 1 and len(job.placements[0].devices) == 1:
+        # Most jobs hold one device, and this is read for each job of a cluster.
+        return job.placements[0].devices[0][1]
     return sum([milli_gpus for placement in job.placements for _, milli_gpus in placement.devices])
 
 
-def book_active(
-    accounts: Mapping[str, Account], jobs: Sequence[JobView], held: Sequence[int], sign: int = 1
-) -> None:
-    """Count the active jobs in their projects' accounts; with `sign` -1, no longer. `held`: what each job holds, in
-    milli-GPUs. Jobs of deleted projects are skipped."""
-    # A new state has thousands of jobs and few distinct sizes.
-    equal = Counter(
-        [
-            (job.project, milli_gpus, job.is_preemptible, job.is_stopping)
-            for job, milli_gpus in zip(jobs, held, strict=True)
-        ]
-    )
-    for (project, milli_gpus, is_preemptible, is_stopping), count in equal.items():
-        # A job of a deleted project is still stopping.
-        if project in accounts:
-            accounts[project].book(milli_gpus, is_preemptible, is_stopping, sign * count)
-    for job, milli_gpus in zip(jobs, held, strict=True):
-        if (job.is_stopping or job.min_pods is not None) and job.placements and job.project in accounts:
-            accounts[job.project].growth += sign * _growth(job, milli_gpus)
+class AlikeJobs(NamedTuple):
+    """Active jobs that accounts and policies treat alike. `milli_gpus`: what each of them holds. `can_shrink`: they are
+    elastic and above their minimum size. `is_fresh`: they have not run for the minimum run time."""
+
+    project: str
+    priority: int
+    is_preemptible: bool
+    is_stopping: bool
+    min_pods: int | None
+    milli_gpus: int
+    can_shrink: bool
+    is_fresh: bool
+    jobs: Sequence[JobView]
+
+
+_of_job = attrgetter("project", "priority", "is_preemptible", "is_stopping", "min_pods")
+
+
+def alike(jobs: Iterable[JobView], fresh_after: int) -> list[AlikeJobs]:
+    """Return active jobs in groups that are treated alike: thousands of jobs have few. `fresh_after`: jobs that started
+    after this time, in Unix seconds, are fresh."""
+    groups: defaultdict[tuple[tuple[Any, ...], int, bool, bool], list[JobView]] = defaultdict(list)
+    for job in jobs:
+        can_shrink = job.min_pods is not None and len(job.placements) > job.min_pods
+        is_fresh = job.started_at is not None and job.started_at > fresh_after
+        groups[_of_job(job), held_milli_gpus(job), can_shrink, is_fresh].append(job)
+    return [
+        AlikeJobs(*attributes, milli_gpus, can_shrink, is_fresh, members)
+        for (attributes, milli_gpus, can_shrink, is_fresh), members in groups.items()
+    ]
+
+
+def book_active(accounts: Mapping[str, Account], groups: Iterable[AlikeJobs], sign: int = 1) -> None:
+    """Count active jobs in their projects' accounts; with `sign` -1, no longer. Jobs of deleted projects, which are
+    still stopping, are skipped."""
+    for group in groups:
+        account = accounts.get(group.project)
+        if account is None:
+            continue
+        count = sign * len(group.jobs)
+        account.book(group.milli_gpus, group.is_preemptible, group.is_stopping, count)
+        if group.is_stopping or group.min_pods is not None:
+            grown = [_growth(job, group.milli_gpus) for job in group.jobs if job.placements]
+            account.growth += sign * sum(grown)
 
 
 def _growth(job: JobView, held: int) -> int:

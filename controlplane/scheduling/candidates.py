@@ -1,27 +1,22 @@
-"""The running jobs that could be stopped (candidates): by node, and by project in classes of equal jobs, which are
-sorted by cost."""
+"""The running jobs that could be stopped (candidates): by node, and by project in classes of equal jobs."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from heapq import heapify, heappop, heappush, merge
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence, Set
+from heapq import heapify, heappop, heappush
 
-from controlplane.scheduling.accounts import Account
+from controlplane.scheduling.accounts import Account, AlikeJobs
 from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
 from controlplane.scheduling.fit import Request, pods_on
 from controlplane.scheduling.host_shortage import pods_after
-from controlplane.scheduling.victims import Candidate, VictimClass, VictimPolicy, magnitude, work_lost
+from controlplane.scheduling.sorted_class import SortedClass
+from controlplane.scheduling.victims import Candidate, VictimClass, VictimPolicy, class_of_group, magnitude
 from controlplane.scheduling.view import JobView
 
 Bound = tuple[int, int, int, int, tuple[int, ...]]
-Accepted = dict[VictimClass, "SortedClass"]
+Accepted = dict[VictimClass, SortedClass]
 """The classes of candidates that a policy accepts as single victims."""
-CostAlone = tuple[int, int, int, int, str]
-# A job's id is part of its cost, so candidates are never compared with each other.
-_Priced = tuple[CostAlone, Candidate]
-_Ordered = tuple[int, int, str, Candidate]
 _Entry = tuple[Bound, int, int]
 """(bound, node order, version): outdated if the node has a newer version."""
 
@@ -80,56 +75,94 @@ class NodeCandidates:
         return self.holders, self.holds
 
 
-class Candidates(defaultdict[str, list[Candidate]]):
-    """The preemptible running jobs, by the name of each node that they use; also by project, in classes that policies
-    treat alike. Nodes are indexed by the cost of freeing room on them, per request."""
+class Candidates:
+    """The preemptible running jobs, by project in classes that policies treat alike, and by node. Nodes are indexed by
+    the cost of freeing room on them, per request.
+
+    A Candidate is made when it is first examined, and lives until the next `rewind`.
+    """
 
     def __init__(self, now: int) -> None:
-        super().__init__(list)
-        self.by_id: dict[str, Candidate] = {}
         # True once a policy has accepted a candidate in this cycle: from then on the plan depends on the work
         # lost so far, and thus on the time.
         self.depend_on_time = False
         self._now = now
-        # When the work lost was last computed; None after a checkpoint changed it.
-        self._weighed_at: int | None = now
+        # The class of each job, by the job's id.
+        self._class_of: dict[str, SortedClass] = {}
         self._projects: defaultdict[Account, dict[VictimClass, SortedClass]] = defaultdict(dict)
+        # By the name of each node that they use. None until a search examines nodes: most need not.
+        self._by_node: defaultdict[str, list[Candidate]] | None = None
         self._indexes: dict[Request, NodeIndex] = {}
         # By request and signature of a policy, and by project: the accepted classes, and `Account.changes` of the
         # project's department (or its own) when they were tested.
         self._verdicts: dict[Hashable, dict[Account, tuple[int, Accepted]]] = {}
-        # A heap of (start, id) of each candidate that had not run for the minimum run time when it was added.
+        # A heap of (start, id) of each job that had not run for the minimum run time when it was added.
         self._fresh: list[tuple[int, str]] = []
+
+    def add_jobs(self, account: Account, group: AlikeJobs) -> None:
+        """Add jobs of one project that could be stopped, before the first search of a cycle."""
+        same = self._class(account, class_of_group(group))
+        same.add_jobs(group.jobs)
+        self._class_of.update(dict.fromkeys([job.id for job in group.jobs], same))
+        if group.is_fresh:
+            for job in group.jobs:
+                heappush(self._fresh, (job.started_at or 0, job.id))
 
     def add(self, candidate: Candidate) -> None:
         """Add a job that could be stopped."""
-        self.by_id[candidate.job.id] = candidate
-        if candidate.is_fresh:
-            heappush(self._fresh, (candidate.job.started_at or 0, candidate.job.id))
-        for name in candidate.nodes:
-            self[name].append(candidate)
-        classes = self._projects[candidate.account]
-        same = classes.get(candidate.victim_class)
-        if same is None:
-            same = classes[candidate.victim_class] = SortedClass()
+        same = self._class(candidate.account, candidate.victim_class)
         same.add(candidate)
+        self._class_of[candidate.job.id] = same
+        if same.is_fresh:
+            heappush(self._fresh, (candidate.job.started_at or 0, candidate.job.id))
+        if self._by_node is not None:
+            for name in candidate.nodes:
+                self._by_node[name].append(candidate)
+
+    def _class(self, account: Account, name: VictimClass) -> SortedClass:
+        classes = self._projects[account]
+        if name not in classes:
+            classes[name] = SortedClass(account, name, self._now)
+        return classes[name]
 
     def remove(self, candidate: Candidate) -> None:
-        """Remove a job that is being stopped or has ended."""
-        del self.by_id[candidate.job.id]
-        for name in candidate.nodes:
-            self[name].remove(candidate)
-        classes = self._projects[candidate.account]
-        classes[candidate.victim_class].remove(candidate)
-        if not classes[candidate.victim_class]:
-            del classes[candidate.victim_class]
+        """Remove a job that is being stopped."""
+        self.remove_job(candidate.job.id)
+        if self._by_node is not None:
+            for name in candidate.nodes:
+                self._by_node[name].remove(candidate)
+
+    def remove_job(self, job_id: str) -> None:
+        """Remove a job, before the first search of a cycle."""
+        same = self._class_of.pop(job_id)
+        same.remove(job_id)
+        if not same:
+            del self._projects[same.account][same.name]
 
     def checkpoint(self, job: JobView) -> None:
-        """Replace the job of a candidate after a new checkpoint. The work that it would lose is computed before the
-        next search."""
-        self.by_id[job.id].job = job
-        # Checkpoints are frequent, so the work lost is only computed, for all candidates, before the next search.
-        self._weighed_at = None
+        """Replace a job after a new checkpoint, before the first search of a cycle."""
+        self._class_of[job.id].add_jobs((job,))
+
+    def __iter__(self) -> Iterator[Candidate]:
+        """Yield all candidates, in no order."""
+        return (
+            one for classes in self._projects.values() for same in classes.values() for one in same.members
+        )
+
+    def on_node(self, name: str) -> list[Candidate]:
+        """Return the candidates that run on this node, not to be modified."""
+        if self._by_node is None:
+            self._by_node = defaultdict(list)
+            for candidate in self._by_first_node():
+                for used in candidate.nodes:
+                    self._by_node[used].append(candidate)
+        return self._by_node.get(name, [])
+
+    def _by_first_node(self) -> Iterator[Candidate]:
+        # The candidates of a node are read together, so they are made one after the other, near each other in memory.
+        jobs = ((same.job(job_id), same) for job_id, same in self._class_of.items())
+        found = [(job.placements[0].node if job.placements else "", job.id, same) for job, same in jobs]
+        return (same.candidate(job_id) for _, job_id, same in sorted(found))
 
     def of(self, account: Account) -> Iterator[Candidate]:
         """Yield the candidates of one project, in no order."""
@@ -164,7 +197,6 @@ class Candidates(defaultdict[str, list[Candidate]]):
                 found.update(known[1])
         if found:
             self.depend_on_time = True
-            self._weigh()
         return found
 
     def _verdicts_for(self, request: Request, policy: VictimPolicy) -> dict[Account, tuple[int, Accepted]]:
@@ -177,40 +209,34 @@ class Candidates(defaultdict[str, list[Candidate]]):
         """Return whether a candidate has run for less than the minimum run time."""
         return self._oldest_fresh() is not None
 
-    def mature(self, started_by: int) -> Iterator[Candidate]:
-        """Remove and yield the candidates that were protected by the minimum run time and started at `started_by`
-        (Unix seconds) or before. The caller adds them again, unprotected."""
-        while (oldest := self._oldest_fresh()) is not None and (oldest.job.started_at or 0) <= started_by:
-            self.remove(oldest)
+    def mature(self, started_by: int) -> Iterator[JobView]:
+        """Remove and yield the jobs that were protected by the minimum run time and started at `started_by` (Unix
+        seconds) or before. The caller adds them again, unprotected. Called before the first search of a cycle."""
+        while (oldest := self._oldest_fresh()) is not None and (oldest.started_at or 0) <= started_by:
+            self.remove_job(oldest.id)
             yield oldest
 
-    def _oldest_fresh(self) -> Candidate | None:
+    def _oldest_fresh(self) -> JobView | None:
         while self._fresh:
-            candidate = self.by_id.get(self._fresh[0][1])
-            is_same = candidate is not None and (candidate.job.started_at or 0) == self._fresh[0][0]
-            if candidate is not None and candidate.is_fresh and is_same:
-                return candidate
+            started_at, job_id = self._fresh[0]
+            same = self._class_of.get(job_id)
+            job = None if same is None else same.job(job_id)
+            if same is not None and job is not None and same.is_fresh and (job.started_at or 0) == started_at:
+                return job
             # The job was stopped, or has restarted since this entry was added.
             heappop(self._fresh)
         return None
 
     def rewind(self, now: int) -> None:
-        """Begin another cycle at `now` (Unix seconds). The work that each job would lose is computed when it is first
-        needed."""
-        self._now, self.depend_on_time = now, False
+        """Begin another cycle at `now` (Unix seconds), without the Candidates and the orders of the last one: the work
+        lost has changed."""
+        self._now, self.depend_on_time, self._by_node = now, False, None
         # The cached bounds include the work lost up to the last cycle, and the verdicts depend on its shares.
         self._indexes.clear()
         self._verdicts.clear()
-
-    def _weigh(self) -> None:
-        if self._weighed_at == self._now:
-            return
-        self._weighed_at = self._now
-        for candidate in self.by_id.values():
-            candidate.work_lost = work_lost(candidate.job, candidate.milli_gpus, self._now)
         for classes in self._projects.values():
             for same in classes.values():
-                same.forget_order()
+                same.rewind(now)
 
     def index(self, request: Request, room: FreeCapacity) -> NodeIndex:
         """Return the nodes sorted by the cost of freeing room for one pod of `request`. The index follows the changes
@@ -220,95 +246,12 @@ class Candidates(defaultdict[str, list[Candidate]]):
         return self._indexes[request]
 
 
-class SortedClass:
-    """The candidates of one class, in ascending order of the cost of stopping one of them. They are sorted when
-    `by_cost` is first called. `most_devices`: the most devices that a member has ever held."""
-
-    __slots__ = ("_by_id", "_cheapest", "_sorted", "most_devices")
-
-    def __init__(self) -> None:
-        # The most devices that any member holds.
-        self.most_devices = 0
-        self._by_id: dict[str, Candidate] = {}
-        self._sorted: list[_Ordered] | None = None
-        self._cheapest: _Priced | None = None
-
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    def forget_order(self) -> None:
-        """Forget the order, because costs have changed. The next call of `by_cost` sorts again."""
-        self._sorted = self._cheapest = None
-
-    @property
-    def first(self) -> Candidate:
-        """Any member: policies treat all members of a class alike."""
-        return next(iter(self._by_id.values()))
-
-    @property
-    def members(self) -> Iterable[Candidate]:
-        """The members in no order."""
-        return self._by_id.values()
-
-    @property
-    def cheapest(self) -> _Priced:
-        """Return the member that costs least to stop alone, with that cost."""
-        if self._cheapest is None:
-            self._cheapest = next(self.by_cost())
-        return self._cheapest
-
-    def by_cost(self) -> Iterator[_Priced]:
-        """Yield (cost of stopping it alone, member) for each member, in ascending order of the cost."""
-        if self._sorted is None:
-            self._sorted = sorted(map(_in_class, self._by_id.values()))
-        return ((_cost_alone(one[-1]), one[-1]) for one in self._sorted)
-
-    def add(self, candidate: Candidate) -> None:
-        self._by_id[candidate.job.id] = candidate
-        self._cheapest = None
-        devices = sum([len(pod.devices) for pod in candidate.placements])
-        if devices > self.most_devices:
-            self.most_devices = devices
-        if self._sorted is not None:
-            insort(self._sorted, _in_class(candidate))
-
-    def remove(self, candidate: Candidate) -> None:
-        del self._by_id[candidate.job.id]
-        self._cheapest = None
-        if self._sorted is not None:
-            del self._sorted[bisect_left(self._sorted, _in_class(candidate))]
-
-
-def _in_class(candidate: Candidate) -> _Ordered:
-    """Return a key that sorts the members of one class like `_cost_alone`: they all have one size."""
-    job = candidate.job
-    return candidate.work_lost, -job.submit_rank, job.id, candidate
-
-
 def _accepted_of(
     account: Account, classes: Mapping[VictimClass, SortedClass], policy: VictimPolicy
 ) -> Accepted:
     if not classes or not policy.concerns(account):
         return {}
     return {name: same for name, same in classes.items() if policy.may_preempt(same.first)}
-
-
-def cheapest_first(classes: Sequence[SortedClass]) -> Iterator[Candidate]:
-    """Yield the members of these classes, in ascending order of the cost of stopping one of them."""
-    first = min([same.cheapest for same in classes], default=None)
-    if first is None:
-        return
-    # Mostly the first is enough, and to begin a merge takes time for each class.
-    yield first[1]
-    rest = merge(*[same.by_cost() for same in classes])
-    next(rest)
-    yield from (candidate for _, candidate in rest)
-
-
-def _cost_alone(candidate: Candidate) -> CostAlone:
-    """Return the part of `preemption_cost` in which single jobs differ; smaller is cheaper."""
-    lost = candidate.work_lost
-    return (magnitude(lost), candidate.milli_gpus, lost, -candidate.job.submit_rank, candidate.job.id)
 
 
 class NodeIndex:
@@ -383,7 +326,7 @@ class NodeIndex:
         """Return the node with its candidates of these classes; None if stopping them cannot make room. `order`: the
         node's index."""
         node = self._room.nodes[order]
-        here = [one for one in self._candidates[node.name] if one.victim_class in accepted]
+        here = [one for one in self._candidates.on_node(node.name) if one.victim_class in accepted]
         known = self._visited.get(order)
         if known is not None and known.candidates == here:
             return known
@@ -393,7 +336,7 @@ class NodeIndex:
         return local
 
     def _push(self, node: NodeCapacity, add: Callable[[_Entry], None]) -> None:
-        candidates = self._candidates.get(node.name)
+        candidates = self._candidates.on_node(node.name)
         if not candidates or not node.is_open or not self._request.admits(node):
             return
         if could_host(self._request, node, candidates):

@@ -149,6 +149,12 @@ class FreeCapacity:
         that change in it."""
         return self._twin(self.nodes.copy(), set(range(len(self.nodes))))
 
+    def without_index(self) -> FreeCapacity:
+        """Return a copy as `borrowed` does, in which no pods can be placed. Changes of it cost less."""
+        twin = self.borrowed()
+        twin.parts = {}
+        return twin
+
     def _twin(self, nodes: list[NodeCapacity], borrowed: set[int]) -> FreeCapacity:
         twin = FreeCapacity.__new__(FreeCapacity)
         twin.nodes, twin._borrowed = nodes, borrowed
@@ -259,7 +265,7 @@ class FreeCapacity:
 
     def _reindex(self, node: NodeCapacity, whole: int) -> None:
         """Move a node that had `whole` free devices before to its place in the index."""
-        if node.is_open and node.whole != whole:
+        if node.whole != whole and node.is_open and self.parts:
             by_whole = self.parts[node.part].by_whole
             _remove(by_whole[whole], node.order)
             insort(by_whole[node.whole], node.order)
@@ -268,7 +274,7 @@ class FreeCapacity:
         before = node.free[position]
         after = node.free[position] = before + milli_gpus
         node.whole += (after == WHOLE_GPU) - (before == WHOLE_GPU)
-        if not node.is_open:
+        if not node.is_open or not self.parts:
             return
         shared = self.parts[node.part].shared[node.modes[position]]
         # This index contains only partly used devices, because shares are placed on those first.
@@ -400,12 +406,9 @@ def open_capacity(view: ClusterView) -> Capacity:
         _occupy(nodes, positions, job)
     for node in nodes:
         node.whole = node.free.count(WHOLE_GPU)
-    now = FreeCapacity(nodes, positions)
-    # Pods are never placed into `idle`, so its nodes are marked closed, which saves indexing them.
-    closed = [node.copy() for node in nodes]
-    for node in closed:
-        node.is_open = False
-    capacity = Capacity(now, now.copy(), FreeCapacity(closed, positions))
+    # Never changed, so the others share its nodes: a cycle changes few.
+    initial = FreeCapacity(nodes, positions)
+    capacity = Capacity(initial.borrowed(), initial.borrowed(), initial.without_index())
     for job in active:
         if job.is_stopping:
             capacity.stop(job)
@@ -422,8 +425,11 @@ def open_empty(view: ClusterView) -> FreeCapacity:
     return FreeCapacity(nodes, {node.name: node.order for node in nodes})
 
 
+_index = attrgetter("index")
+
+
 def _node_capacity(order: int, node: NodeView) -> NodeCapacity:
-    devices: Sequence[DeviceView] = sorted(node.devices, key=attrgetter("index"))
+    devices: Sequence[DeviceView] = sorted(node.devices, key=_index)
     modes = tuple([device.mode for device in devices])
     return NodeCapacity(
         order=order,
@@ -435,7 +441,7 @@ def _node_capacity(order: int, node: NodeView) -> NodeCapacity:
         free=[WHOLE_GPU - device.held_milli_gpus for device in devices],
         milli_cpus=node.milli_cpus,
         memory_mib=node.memory_mib,
-        is_divided=any(mode.is_single and mode.parts > 1 for mode in set(modes)),
+        is_divided=any(device.is_single and device.parts > 1 for device in devices),
         extras=dict(node.extras),
         location=node.location,
         # NUL separates the two names because no name contains it.
@@ -450,7 +456,10 @@ def _occupy(nodes: list[NodeCapacity], positions: dict[str, int], job: JobView) 
             # The pod's node has left the cluster, so the pod holds no capacity that could be assigned.
             continue
         node = nodes[order]
-        node.change_host(job, -1)
+        node.milli_cpus -= job.milli_cpus
+        node.memory_mib -= job.memory_mib
+        for name, amount in job.extras:
+            node.extras[name] = node.extras.get(name, 0) - amount
         for index, milli_gpus in placement.devices:
             if index in node.indexes:
                 node.free[node.indexes.index(index)] -= milli_gpus

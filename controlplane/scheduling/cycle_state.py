@@ -12,9 +12,10 @@ from functools import partial
 from controlplane.scheduling import reasons
 from controlplane.scheduling.accounts import (
     Account,
+    AlikeJobs,
+    alike,
     book_active,
     divide_cluster,
-    held_milli_gpus,
     open_accounts,
 )
 from controlplane.scheduling.candidates import Candidates
@@ -31,7 +32,7 @@ from controlplane.scheduling.victims import (
     Candidate,
     Kind,
     VictimPolicy,
-    work_lost,
+    victim_class_of,
 )
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
@@ -56,8 +57,8 @@ class CycleState:
         # Whether any running job could shrink instead of being stopped.
         self.can_shrink = False
         active = [job for job in view.jobs if job.state == "active"]
-        held = list(map(held_milli_gpus, active))
-        book_active(self.accounts, active, held)
+        groups = self._alike(active)
+        book_active(self.accounts, groups)
         self._is_open = {node.name: node.is_schedulable for node in view.nodes}
         # The milli-GPUs to divide: all on open nodes, and those that jobs still hold on closed ones.
         self.total_milli_gpus = _on_open_nodes(view) + self._on_closed_nodes(active)
@@ -70,9 +71,9 @@ class CycleState:
         self._growing = {job.id: job.grows for job in view.jobs if job.grows}
         self._undo: list[Callable[[], object]] = []
         self.ends = ExpectedEnds()
-        for job, milli_gpus in zip(active, held, strict=True):
+        for job in active:
             self.ends.add(job)
-            self._add_candidate(job, milli_gpus)
+        self._add_candidates(groups)
 
     def choose_scorer(self) -> None:
         """Select how places are compared: the tightest fit or, if the view asks for it, the least fragmentation for
@@ -107,8 +108,8 @@ class CycleState:
         self.view = view
         self.capacity.forget_changes()
         self.candidates.rewind(view.now)
-        for candidate in self.candidates.mature(view.now - view.min_runtime_seconds):
-            self._add_candidate(candidate.job, candidate.milli_gpus)
+        matured = list(self.candidates.mature(view.now - view.min_runtime_seconds))
+        self._add_candidates(self._alike(matured))
 
     def change(self, before: JobView | None, after: JobView | None) -> None:
         """Replace a job of the view between two cycles. `before`: None for a new job; `after`: None for a job that
@@ -132,18 +133,18 @@ class CycleState:
             self.candidates.checkpoint(job)
 
     def _add_active(self, job: JobView) -> None:
-        held = held_milli_gpus(job)
-        book_active(self.accounts, (job,), (held,))
+        groups = self._alike((job,))
+        book_active(self.accounts, groups)
         self.total_milli_gpus += self._on_closed_nodes((job,))
         self.ends.add(job)
         self.capacity.start(job, job.placements)
         if job.is_stopping:
             self._stopping[job.id] = job
             self.capacity.stop(job)
-        self._add_candidate(job, held)
+        self._add_candidates(groups)
 
     def _remove_active(self, job: JobView) -> None:
-        book_active(self.accounts, (job,), (held_milli_gpus(job),), -1)
+        book_active(self.accounts, self._alike((job,)), -1)
         self.total_milli_gpus -= self._on_closed_nodes((job,))
         self.ends.remove(job)
         if job.is_stopping:
@@ -151,7 +152,7 @@ class CycleState:
             self.capacity.stop(job, -1)
         self.capacity.start(job, job.placements, 1)
         if self._is_candidate(job):
-            self.candidates.remove(self.candidates.by_id[job.id])
+            self.candidates.remove_job(job.id)
 
     def _on_closed_nodes(self, jobs: Iterable[JobView]) -> int:
         closed = [pod for job in jobs for pod in job.placements if not self._is_open.get(pod.node, False)]
@@ -333,7 +334,7 @@ class CycleState:
 
     def _assume_started(self, job: JobView, placements: tuple[PodPlacement, ...]) -> None:
         account, milli_gpus = self.accounts[job.project], _milli_gpus(placements)
-        candidate = Candidate(job, account, placements, milli_gpus, 0)
+        candidate = Candidate(job, account, placements, victim_class_of(job, placements, milli_gpus), 0)
         account.run(milli_gpus)
         if job.is_preemptible:
             self._index_candidate(candidate)
@@ -411,14 +412,15 @@ class CycleState:
         self.capacity.stop(victim.job, -1)
         self._index_candidate(victim)
 
-    def _add_candidate(self, job: JobView, milli_gpus: int) -> None:
-        """Add an active job that could be stopped, before the first search of a cycle. `milli_gpus`: what it holds."""
-        if self._is_candidate(job):
-            lost = work_lost(job, milli_gpus, self.view.now)
-            is_fresh, account = _is_fresh(job, self.view), self.accounts[job.project]
-            candidate = Candidate(job, account, job.placements, milli_gpus, lost, is_fresh=is_fresh)
-            self.can_shrink = self.can_shrink or candidate.can_shrink
-            self.candidates.add(candidate)
+    def _alike(self, active: Iterable[JobView]) -> list[AlikeJobs]:
+        return alike(active, self.view.now - self.view.min_runtime_seconds)
+
+    def _add_candidates(self, groups: Iterable[AlikeJobs]) -> None:
+        """Add those of these active jobs that could be stopped, before the first search of a cycle."""
+        for group in groups:
+            if self._is_candidate(group.jobs[0]):
+                self.can_shrink = self.can_shrink or group.can_shrink
+                self.candidates.add_jobs(self.accounts[group.project], group)
 
     def _is_candidate(self, job: JobView) -> bool:
         return job.is_preemptible and not job.is_stopping and job.project in self.accounts
@@ -456,10 +458,6 @@ def _preempt(victim: Candidate, item: Waiting, view: ClusterView, *, is_for_aged
 
 def _milli_gpus(placements: Sequence[PodPlacement]) -> int:
     return sum([pod.milli_gpus for pod in placements])
-
-
-def _is_fresh(job: JobView, view: ClusterView) -> bool:
-    return job.started_at is not None and job.started_at + view.min_runtime_seconds > view.now
 
 
 def _on_open_nodes(view: ClusterView) -> int:

@@ -220,7 +220,7 @@ class Moves:
         if self.serve(item):
             return True
         state = self._state
-        cheap = just_checkpointed(state.candidates.by_id.values(), state.view.now)
+        cheap = just_checkpointed(state.candidates, state.view.now)
         victims = find_victims(item.request, state.capacity.soon, AgeingPolicy(item), cheap)
         return victims is not None and self._take(item, victims, is_for_aged=True) is not None
 

@@ -17,13 +17,13 @@ from controlplane.scheduling.candidates import (
     Accepted,
     Candidates,
     NodeCandidates,
-    cheapest_first,
     could_host,
     lower_bound,
 )
 from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity
 from controlplane.scheduling.fit import Request, pods_that_fit
 from controlplane.scheduling.host_shortage import missing_on, part_of, pods_after
+from controlplane.scheduling.sorted_class import cheapest_first
 from controlplane.scheduling.victims import (
     Candidate,
     Cost,
@@ -107,7 +107,7 @@ def _search_in(
     by_name: dict[str, NodeCandidates] = {}
     for node in room.nodes if among is None or request.pods > 1 else [room.nodes[order] for order in among]:
         if node.is_open and request.admits(node):
-            here = [one for one in candidates.get(node.name, ()) if one.victim_class in accepted]
+            here = [one for one in candidates.on_node(node.name) if one.victim_class in accepted]
             # One pod more needs victims on one node.
             if missing == 1 and policy.required and policy.required.isdisjoint(here):
                 continue
@@ -135,7 +135,7 @@ def _search_indexed(
     """Search for one pod by the index of nodes: first the cheapest job that is enough alone and loses little work,
     else nodes in ascending order of their bound until it exceeds the best cost. None if nothing makes room."""
     short = request.whole_devices - room.most_whole(request.pools, request.locations)
-    large_enough = [same for same in accepted.values() if same.most_devices >= short]
+    large_enough = [same for same in accepted.values() if same.may_free(short)]
     found: dict[str, NodeCandidates] = {}
     search = _Search(request, policy, found, 1)
     single = next((one for one in cheapest_first(large_enough) if _is_enough(request, room, one)), None)

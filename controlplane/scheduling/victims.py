@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
-from controlplane.scheduling.accounts import Account, most_inside
+from controlplane.scheduling.accounts import Account, AlikeJobs, most_inside
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.view import JobView, PodPlacement
 
@@ -44,18 +44,15 @@ class Candidate:
         job: JobView,
         account: Account,
         placements: tuple[PodPlacement, ...],
-        milli_gpus: int,
+        victim_class: VictimClass,
         work_lost: int,
-        *,
-        is_fresh: bool = False,
     ) -> None:
         self.job = job
         self.account = account
         self.placements = placements
-        self.milli_gpus = milli_gpus
+        self.victim_class = victim_class
+        self.milli_gpus = victim_class[1]
         self.work_lost = work_lost
-        can_shrink = job.min_pods is not None and len(placements) > job.min_pods
-        self.victim_class = (account.name, milli_gpus, job.priority, can_shrink, is_fresh)
         # By node; computed when first read, because most jobs of a large cluster are not examined.
         self._devices: dict[str, tuple[tuple[int, int], ...]] | None = None
         # The names of the nodes that it uses, sorted.
@@ -82,6 +79,18 @@ class Candidate:
         return self.victim_class[3]
 
 
+def victim_class_of(
+    job: JobView, placements: Sequence[PodPlacement], milli_gpus: int, *, is_fresh: bool = False
+) -> VictimClass:
+    """Return the class of a job that runs with these placements and holds `milli_gpus`."""
+    can_shrink = job.min_pods is not None and len(placements) > job.min_pods
+    return (job.project, milli_gpus, job.priority, can_shrink, is_fresh)
+
+
+def class_of_group(group: AlikeJobs) -> VictimClass:
+    return (group.project, group.milli_gpus, group.priority, group.can_shrink, group.is_fresh)
+
+
 def _devices_by_node(placements: Iterable[PodPlacement]) -> dict[str, tuple[tuple[int, int], ...]]:
     found: dict[str, tuple[tuple[int, int], ...]] = {}
     for placement in placements:
@@ -92,9 +101,13 @@ def _devices_by_node(placements: Iterable[PodPlacement]) -> dict[str, tuple[tupl
 def work_lost(job: JobView, milli_gpus: int, now: int) -> int:
     """Return the work that is lost if the job is stopped at `now` (Unix seconds), in milli-GPU-seconds; 0 if it has
     not started."""
-    if job.started_at is None:
+    since, saved = job.started_at, job.last_checkpoint_at
+    if since is None:
         return 0
-    return milli_gpus * max(0, now - max(job.started_at, job.last_checkpoint_at or 0))
+    # Not `max`: this is computed for each job of a cluster.
+    if saved is not None and saved > since:
+        since = saved
+    return milli_gpus * (now - since) if now > since else 0
 
 
 def preemption_cost(victims: Iterable[Candidate]) -> Cost:

@@ -15,7 +15,13 @@ from controlplane.scheduling.fit import place, request_of, total_milli_gpus
 from controlplane.scheduling.limits import over_quota
 from controlplane.scheduling.order import JobClass, Waiting
 from controlplane.scheduling.search import find_victims
-from controlplane.scheduling.victims import Candidate, PreemptPolicy, ReclaimPolicy, preemption_cost
+from controlplane.scheduling.victims import (
+    Candidate,
+    PreemptPolicy,
+    ReclaimPolicy,
+    preemption_cost,
+    victim_class_of,
+)
 from tests.pure.scheduling.builders import (
     apply,
     hold_of,
@@ -53,8 +59,9 @@ def units(giver, *sizes):
         account.sizes[1000] -= sum(sizes)
         account.sizes.update(milli(size) for size in sizes)
     return [
-        Candidate(job(f"u{rank}", giver.name, size), giver, (), milli(size), 0)
+        Candidate(unit, giver, (), victim_class_of(unit, (), milli(size)), 0)
         for rank, size in enumerate(sizes)
+        for unit in (job(f"u{rank}", giver.name, size),)
     ]
 
 
@@ -287,9 +294,7 @@ def brute_force(request, state, gate):
     """Every set of candidates, tried by placing the gang where they stood."""
     if place(request, state.capacity.soon) is not None:
         return None
-    everyone = {
-        one.job.id: one for here in state.candidates.values() for one in here if gate.may_preempt(one)
-    }
+    everyone = {one.job.id: one for one in state.candidates if gate.may_preempt(one)}
     fitting = []
     for count in range(1, len(everyone) + 1):
         for victims in combinations(everyone.values(), count):
