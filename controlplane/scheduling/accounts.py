@@ -198,17 +198,14 @@ _of_job = attrgetter("project", "priority", "is_preemptible", "is_stopping", "mi
 
 
 def alike(jobs: Iterable[JobView], fresh_after: int) -> list[AlikeJobs]:
-    """Return active jobs in groups that are treated alike: thousands of jobs have few. `fresh_after`: jobs that started
+    """Return active jobs in groups that are treated alike: thousands of jobs make few. `fresh_after`: jobs that started
     after this time, in Unix seconds, are fresh."""
-    groups: defaultdict[tuple[tuple[Any, ...], int, bool, bool], list[JobView]] = defaultdict(list)
+    groups: defaultdict[tuple[Any, ...], list[JobView]] = defaultdict(list)
     for job in jobs:
         can_shrink = job.min_pods is not None and len(job.placements) > job.min_pods
         is_fresh = job.started_at is not None and job.started_at > fresh_after
         groups[_of_job(job), held_milli_gpus(job), can_shrink, is_fresh].append(job)
-    return [
-        AlikeJobs(*attributes, milli_gpus, can_shrink, is_fresh, members)
-        for (attributes, milli_gpus, can_shrink, is_fresh), members in groups.items()
-    ]
+    return [AlikeJobs._make((*same, *more, members)) for (same, *more), members in groups.items()]
 
 
 def book_active(accounts: Mapping[str, Account], groups: Iterable[AlikeJobs], sign: int = 1) -> None:

@@ -119,7 +119,7 @@ class Amounts(NamedTuple):
 
 class FreeCapacity:
     """The free capacity of all nodes, with an index that follows every change. `positions`: each node's index in
-    `nodes`, by name."""
+    `nodes`, by name. Read `nodes` again after a change: the node may be another object."""
 
     __slots__ = ("_borrowed", "changes", "nodes", "parts", "positions", "scorer")
 

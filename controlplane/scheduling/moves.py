@@ -28,6 +28,8 @@ class Moves:
         self._no_room: set[tuple[Request, bool, bool]] = set()
         # Failed searches for victims: the number of capacity changes before each.
         self._no_victims: dict[Hashable, int] = {}
+        # Successful ones: the same number, and the victims.
+        self._victims: dict[Hashable, tuple[int, frozenset[Candidate]]] = {}
         # The lowest priority that runs in each project, read first because only jobs that ran before this
         # cycle can be stopped.
         self._lowest = state.candidates.lowest_priorities()
@@ -182,8 +184,8 @@ class Moves:
 
         False if the job stands for missing workers; if no lower priority ran in its project; if it is not preemptible
         and would exceed a quota; or if the project, with the job in the place of its lower priorities, would exceed its
-        limit. Unless a limit forbids the job now, also False if it requests no GPUs, or if the project would then
-        exceed its quota or has reached it now.
+        limit. Also False if it requests no GPUs, or if the project would then exceed its quota or has reached it now;
+        but not for a job that a limit forbids now and that may replace lower priorities alone.
         """
         account, job = item.account, item.job
         if job.grows or not self.is_above_lowest(account, job.priority) or over_quota(item) is not None:
@@ -191,9 +193,11 @@ class Moves:
         added = item.milli_gpus - self._state.candidates.lower_milli_gpus(account, job.priority)
         if account.limit is not None and account.allocated + added > account.limit:
             return False
-        return over_limit(item) is not None or (
-            item.milli_gpus > 0 and account.is_in_quota_with(max(added, 1))
-        )
+        if over_limit(item) is not None and job.was_preempted_by is None:
+            return True
+        # A job that was preempted must gain GPUs inside the quota (`ReplacePolicy.completes`): at the quota, a search
+        # for several pods would try thousands of sets in vain.
+        return item.milli_gpus > 0 and account.is_in_quota_with(max(added, 1))
 
     def replace(self, item: Waiting) -> frozenset[Candidate] | None:
         """Stop jobs of lower priority in the job's project, and jobs of other projects if these are not enough, and
@@ -248,10 +252,17 @@ class Moves:
         changed since are searched, until `forget_searches`: meanwhile other jobs only take capacity."""
         # Keyed by signature, so that equal jobs of other projects need no search of their own.
         key, changes = (item.request, policy.signature), self._state.capacity.soon.changes
+        made_at, known = self._victims.get(key, (-1, None))
+        if made_at == len(changes):
+            # The queue asks for each class of a project whether it could replace lower priorities.
+            return known
         changed = sorted(set(changes[self._no_victims[key] :])) if key in self._no_victims else None
         found = None if changed == [] else self._search(item, policy, changed)
         if found is None:
             self._no_victims[key] = len(changes)
+        elif not self._state.can_shrink:
+            # Where a job can shrink, the victims also depend on the sizes of the waiting job.
+            self._victims[key] = len(changes), found
         return found
 
     def _search(
@@ -272,6 +283,7 @@ class Moves:
         """Clear the caches of failed searches. For use once capacity or possible victims were added."""
         self._no_room.clear()
         self._no_victims.clear()
+        self._victims.clear()
 
     def fits(self, item: Waiting) -> bool:
         return self.find(item, is_soon=False) is not None or self.find(item, is_soon=True) is not None

@@ -124,7 +124,7 @@ def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement,
         nodes = _nodes_with(request.whole_devices, room, room.parts_of(pools, request.locations))
         nodes.sort(key=lambda node: (node.whole, node.milli_cpus, node.order))
         if request.is_share:
-            ways = _rest_of_gang(request, room, nodes, [])
+            ways = _rest_of_gang(request, room, [node.order for node in nodes], [])
         else:
             ways = _rest_on_whole(request.pods, _node_fits(request, nodes), (0, 0), ())
         yield from list(islice(ways, MAX_WAYS))
@@ -189,10 +189,12 @@ def _rest_on_whole(
 
 
 def _rest_of_gang(
-    request: Request, room: FreeCapacity, nodes: Sequence[NodeCapacity], placed: Sequence[PodPlacement]
+    request: Request, room: FreeCapacity, orders: Sequence[int], placed: Sequence[PodPlacement]
 ) -> Iterator[tuple[PodPlacement, ...]]:
+    """Yield the ways to place the rest of a gang, pod by pod, on the nodes with these orders."""
     is_last = len(placed) + 1 == request.pods
-    for at, node in enumerate(nodes):
+    for at, order in enumerate(orders):
+        node = room.nodes[order]
         for devices in _devices(request, node):
             placement = PodPlacement(len(placed), node.name, devices)
             if is_last:
@@ -201,7 +203,7 @@ def _rest_of_gang(
             room.take(placement, request)
             # A list, because the room must be given back before the caller modifies it. Only nodes from this
             # one on are tried, since another order of the same pods is the same gang.
-            found = list(islice(_rest_of_gang(request, room, nodes[at:], [*placed, placement]), MAX_WAYS))
+            found = list(islice(_rest_of_gang(request, room, orders[at:], [*placed, placement]), MAX_WAYS))
             room.give(placement, request)
             yield from found
 

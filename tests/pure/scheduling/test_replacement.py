@@ -234,6 +234,18 @@ def test_many_priorities_cost_little(monkeypatch):
     assert searched == []
 
 
+@pytest.mark.parametrize(("is_preempted", "may_replace"), [(False, True), (True, False)])
+def test_no_set_is_searched_for_a_preempted_job_of_a_project_at_its_quota_and_limit(
+    is_preempted, may_replace
+):
+    """It must gain GPUs inside the quota, and with no set of victims it does."""
+    gang = replace(job("gang", "a", 1, priority=HIGH), pods=2)
+    gang = replace(gang, was_preempted_by="x") if is_preempted else gang
+    low = [running(job(f"low{index}", "a", 1, priority=LOW), ("n0", [index])) for index in range(4)]
+    state = CycleState(view([node("n0", 4)], [project("a", 4, limit_milli_gpus=4000)], [*low, gang]))
+    assert Moves(state).may_replace(waiting_item(state, gang)) is may_replace
+
+
 @pytest.mark.parametrize("seed", range(0, 300, 2))
 def test_for_one_pod_the_set_is_the_least_costly_of_all(seed):
     cluster = random_view(seed)
