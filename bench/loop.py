@@ -206,7 +206,11 @@ def cost_of(cycle: Callable[[], object]) -> Cost:
     connection.ensure_connection()
     # The CPU clock of another process, as clock_getcpuclockid(3) returns it on Linux.
     server = ~connection.connection.info.backend_pid << 3 | 2
-    clocks = (time.perf_counter, time.process_time, lambda: time.clock_gettime(server))
+    clocks: Sequence[Callable[[], float]] = (
+        time.perf_counter,
+        time.process_time,
+        lambda: time.clock_gettime(server),
+    )
     before = [clock() for clock in clocks]
     cycle()
     return Cost(*(1000 * (clock() - began) for clock, began in zip(clocks, before, strict=True)))

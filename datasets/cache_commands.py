@@ -21,6 +21,7 @@ from datasets.actions.caches import CACHE, EVICT_CACHE, FILL_CACHE, cache_event,
 from datasets.aging import to_make_room
 from datasets.cache_shares import Charges, charges
 from datasets.cache_volumes import WAITED_FOR, Caches, caches_of, claimed_volume, volume_of
+from datasets.ingest.worker import WorkerFailed
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation
@@ -69,6 +70,8 @@ class FillCache(CommandHandler):
         except Blocked as blocked:
             is_passing = blocked.code in WAITED_FOR
             raise CommandRefused(blocked.code, blocked.detail, is_passing=is_passing) from blocked
+        except WorkerFailed as error:
+            raise CommandRefused("process_ended", str(error), is_passing=True) from error
 
     def on_done(self, command: Command, result: Charges[str] | None) -> None:
         cache = _cache_of(command)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
@@ -28,10 +29,12 @@ from datasets.actions.caches import (
 )
 from datasets.actions.datasets import delete_dataset, edit_dataset, tag_version
 from datasets.cache_commands import FillCache, _Reporter
+from datasets.ingest.worker import WorkerFailed
 from datasets.live_topics import read_dataset
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
 from datasets.queries.caches import cache_shape, directory_of
 from datasets.queries.job_data import dataset_mounts
+from datasets.storage.cache import CacheStore
 from datasets.storage.tree_fill import Progress
 from jobs.actions import clone_body, stop_job, submit_job
 from jobs.models import Job, Pod
@@ -286,6 +289,22 @@ def test_a_failed_fill_is_in_the_reason_and_is_tried_again(people: Cast, xray: D
     plant.settle()
     job.refresh_from_db()
     assert job.state == "running"
+
+
+def test_a_fill_whose_writing_process_was_killed_says_so_and_goes_on(
+    xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    cache = cache_version(xray.versions.get(number=1), location_for(plant.cluster), actor=SYSTEM)
+    monkeypatch.setattr(FillCache, "backoff_seconds", (0,))
+    with monkeypatch.context() as patched:
+        patched.setattr(CacheStore, "fill", Mock(side_effect=WorkerFailed("It was killed.")))
+        wait_until(carry_out_due)
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason, cache.message) == ("filling", "process_ended", "It was killed.")
+    assert not caplog.records  # a traceback would be a fault of ours
+    work()
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason) == ("ready", "")
 
 
 def test_a_job_whose_dataset_is_gone_ends_with_the_reason(people: Cast, xray: Dataset, plant: Plant):
