@@ -32,7 +32,8 @@ DECLARED = (
 
 @register
 class CollectLake(CommandHandler):
-    """Remove the contents of one lake that no version uses."""
+    """Remove from one lake the contents older than GRACE that no version and no artifact uses; the whole lake if its
+    project was deleted. A run that reaches its time limit succeeds."""
 
     kind, queue = COLLECT_LAKE, DATA
 

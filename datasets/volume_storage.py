@@ -22,7 +22,7 @@ class ClaimEngine(Protocol):
 
     def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> VolumeStorage:
         """Return the storage of the project's claims. Claims that it creates get this class, size in bytes and
-        access mode, such as ReadWriteOnce ("" if none is created)."""
+        access mode, such as ReadWriteOnce; the access mode may be "" if the caller creates none."""
 
 
 def storage_of_volume(volume: Volume) -> VolumeStorage:

@@ -1,7 +1,7 @@
 """Explain a queued job's wait: which changes would let it start, and when it is expected to.
 
-The simulating process computes the answers with the scheduler's core, which takes seconds: only requests of
-`controlplane.simulation.routes` may call them. All others use `known_estimate`, which reads the cache.
+The simulating process computes the answers with the scheduler's core, which takes seconds: only requests that
+`controlplane.simulation.routes` lists may call `outlook`. All others use `known_estimate`, which reads the cache.
 """
 
 import logging

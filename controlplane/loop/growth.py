@@ -106,8 +106,8 @@ def _grow_in_quota(cluster: Cluster, working: Iterable[Attended], plan: Plan, no
 
 
 def _still_asks(attended: Attended, count: int) -> bool:
-    """Return whether the job still lacks `count` workers; with an open operation, whether that asks for exactly as
-    many."""
+    """Return whether the job still lacks `count` workers or more; with an open operation, whether that has exactly
+    `count` workers to add."""
     if attended.operation is None:
         return count <= missing_workers(attended)
     return count == attended.asked_workers

@@ -251,8 +251,8 @@ def _choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]:
 def _place_in(
     request: Request, room: FreeCapacity, parts: Sequence[str], without: Preference = ((),)
 ) -> tuple[PodPlacement, ...]:
-    """Place as many pods of the gang as fit on these parts. `without`: the nodes to exclude, for each try. Pods are
-    equal, so that to fill one node after the other reaches the most."""
+    """Return placements for as many pods of the gang as fit on these parts. Leaves `room` unchanged. `without`: the
+    sets of nodes to exclude for a pod, tried in this order. Pods are equal, so filling node after node places most."""
     placements: list[PodPlacement] = []
     for rank in range(request.pods):
         tries = (_place_pod(request, room, parts, rank, avoid) for avoid in without)

@@ -75,7 +75,8 @@ class Rearrangement:
             is_served = all(self._moves.serve(item) for item in placed.promised)
         self._moves.forget_searches()
         is_served = is_served and all(one.is_within_limit for one in victim.account.line())
-        # Others lose their jobs for what the project gains inside its quota: with this one it would not be inside.
+        # Other projects lose jobs to this one only for what it gains inside its quota: if the victim ran on too, the
+        # project would be above its quota.
         is_served = is_served and not (is_replaced and not victim.account.is_in_quota_with(0))
         return self._complete(mark, is_served=is_served)
 

@@ -1,7 +1,8 @@
-"""Fair share: the quotas first, then the rest (surplus) by priority and weight, in whole GPUs.
+"""Fair share: the quotas first, then the rest (surplus) by priority and weight, in whole GPUs to each sibling whose
+demand is not met in full.
 
-All numbers are integers (milli-GPUs), so that equal input gives equal shares on every machine. `None` means
-unlimited.
+GPUs are integers (milli-GPUs), and past use is rounded to millionths, so that equal input gives equal shares on every
+machine. `None` means unlimited.
 """
 
 from __future__ import annotations

@@ -28,10 +28,11 @@ DONE, NOW, AHEAD, MISSED = "done", "now", "ahead", "missed"
 
 
 def start_steps(job: Job) -> list[Row]:
-    """Return the steps of the job's newest or coming start: {"name", "state", "since", "text"}.
+    """Return the four steps of the job's newest or coming start: {"name", "state", "since", "text"}, some with "title",
+    the tooltip.
 
-    `state`: done, now, ahead, or missed (an ended attempt never reached the step). `since`: when the current
-    step began. Unknown times are None: the engine reports a pod's start, the log store its first output.
+    `state`: done, now, ahead, or missed (an ended attempt never reached the step). `since`: when the current step
+    began, None for all others. `text`: the duration of a done step, the node, or a note.
     """
     is_waiting = job.state in (QUEUED, SUSPENDED)
     attempt = None if is_waiting else job.attempts.filter(number=job.attempt).first()

@@ -215,8 +215,8 @@ def _location_for(actor: Actor, version: DatasetVersion, name: str) -> CacheLoca
 def _volume(actor: Actor, location: CacheLocation, project: Project) -> CacheLocation:
     """Return where caches of `project` at a location are: in a cluster with volumes the project's own volume there,
     else the location. `location` may itself be a volume of another project. Raises Forbidden if the actor may not
-    write to that project, since a cache uses its space and may displace others; Invalid if the volume's project has
-    left the cluster."""
+    write to that project, since a cache uses its space and may displace others, and NotVisible if the actor has no role
+    in it; Invalid if the volume's project has left the cluster."""
     if not has_cache_volumes(location.cluster):
         return location
     owner = location.project or project

@@ -24,8 +24,8 @@ _breaker = CircuitBreaker(OPEN_SECONDS)
 
 
 class PageReads:
-    """The reads of one page; the time limit starts at construction. Must not touch the database: reads run on
-    their own threads."""
+    """The reads of one page; the time limit starts at construction. Functions that are read with must not use the
+    database, because they run on threads of their own."""
 
     def __init__(self) -> None:
         self._until = time.monotonic() + PAGE_SECONDS

@@ -71,8 +71,8 @@ class InvertedBottleneck(nn.Module):
         return x + self._thinned(branch) if self.is_residual else branch
 
     def _thinned(self, branch: Tensor) -> Tensor:
-        """Set the branch to 0 for a random part of a training batch's images (stochastic depth); return it
-        unchanged outside of training."""
+        """Return the branch with 0 for a random part of a training batch's images, and scaled by 1 / (1 - `dropped`)
+        for the others (stochastic depth); unchanged outside of training."""
         if not self.training or self.dropped == 0:
             return branch
         kept = torch.rand(len(branch), 1, 1, 1, device=branch.device) >= self.dropped

@@ -175,7 +175,7 @@ class LogCopy:
     def _check_end(self, remark: str, *, is_resumed: bool) -> None:
         """Write a gap record if output at the end may be missing. Raise LogNotThere if the node has no file of the
         log, unless the container was removed after its whole output was copied. `remark`: what the node sent in place
-        of output, "" if nothing."""
+        of output, "" if nothing. `is_resumed`: output was copied before this try."""
         is_seeking = self.cursor.is_seeking
         is_gone = bool(remark) and (is_seeking or self.cursor.since() is None)
         if is_gone and not (self.is_followed and is_removed(remark)):

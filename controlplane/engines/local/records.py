@@ -1,8 +1,10 @@
-"""The directory of one pod: what the engine wrote before its start and what its shim has written since.
+"""The directory of one pod, in which the engine, the pod's shim and, in `elastic/`, the pod itself write:
 
-launch  for the shim      spec   for the engine      stop   the grace of a stop, in seconds
-start   command and shim  exit   how it ended        lock   held by the shim while it lives
-elastic/  membership file and status reports, for jobs whose size may change
+launch   the shim's input                             spec  the prepared pod, for the engine
+start    identity of the command and of the shim      exit  how the pod ended
+stop     once a stop is requested: grace in seconds   lock  held by the shim while it lives
+control  a named pipe that wakes the shim for a stop
+elastic/ for jobs whose size may change: membership file, the pod's status reports, a link to the engine's wakeup pipe
 """
 
 from __future__ import annotations
