@@ -64,6 +64,19 @@ def test_a_lineage_that_is_wider_than_the_window_shows_what_it_is_about(yard: Ya
     assert start["x"] + start["width"] <= whole["x"] + whole["width"] + 1
 
 
+def test_a_lineage_that_is_wider_than_the_window_can_be_fitted_to_it(yard: Yard, open_as: Open):
+    path, narrow = f"/lineage/job/{yard.submit('fitted')}", {"width": 390, "height": 800}
+    page = open_as("ana", path, viewport=narrow).page
+    button, width = page.get_by_role("button", name="Fit to width"), "e => e.scrollWidth - e.clientWidth"
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    assert page.eval_on_selector(".lineage", width) <= 1
+    button.click()
+    assert page.eval_on_selector(".lineage", width) > 50
+    assert page.evaluate(SPILL) == []
+    assert not open_as("ana", path, viewport={"width": 1600, "height": 800}).page.locator("[data-lineage-fit]").is_visible()
+
+
 def test_right_to_left_mirrors_without_spilling(open_as: Open):
     page = open_as("ana").page
     page.evaluate("document.documentElement.dir = 'rtl'")
