@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from controlplane.live import topics
+from controlplane.live.database_changes import DatabaseChanges
 from controlplane.live.database_thread import DatabaseThread
 from controlplane.live.feeds import Feed, Key, Reader, SubscribeRequest, TickResult, Update
 from controlplane.live.frames import error_frame
@@ -64,7 +65,7 @@ class Hub:
     def __init__(self, pace: Pace | None = None) -> None:
         self.pace = pace or Pace()
         self._thread = DatabaseThread("live")
-        self._reader = Reader()
+        self._reader, self._changes = Reader(), DatabaseChanges()
         self._feeds: dict[Key, Feed] = {}
         # By listener: topic -> its feed, None until the subscription is answered.
         self._listeners: dict[Listener, dict[str, Feed | None]] = {}
@@ -139,6 +140,7 @@ class Hub:
         for listener in list(self._listeners):
             self.let_go(listener, STOPPING, "the server is stopping")
         self._thread.shutdown()
+        self._changes.close()
 
     def _ask(self, listener: Listener, topic: Topic, since: int | None) -> None:
         # Frames of the earlier subscription must not follow the state that answers the new one.
@@ -186,15 +188,19 @@ class Hub:
 
     def _pause(self, began: float) -> float:
         now = time.monotonic()
-        is_busy = now - self._last_event < self.pace.busy_for or any(
-            feed.tail is not None for feed in self._feeds.values()
-        )
+        is_busy = now - self._last_event < self.pace.busy_for or self._follows_logs()
         wanted = self.pace.busy if is_busy else self.pace.quiet
         return max(wanted, (now - began) * (1 / self.pace.most_share - 1))
 
+    def _follows_logs(self) -> bool:
+        return any(feed.tail is not None for feed in self._feeds.values())
+
     async def _tick(self, now: float) -> None:
-        requests, self._requests = self._wanted_asks(), []
         is_recheck_due = now - self._last_recheck >= self.pace.recheck
+        # Asked first: a commit after it is found by this tick or by the next.
+        if not (self._changes.has_any() or self._requests or is_recheck_due or self._follows_logs()):
+            return
+        requests, self._requests = self._wanted_asks(), []
         # Copied, because the event loop continues while the thread reads.
         identities = list(self._identities)
         feeds = list(self._feeds.values())
@@ -204,6 +210,7 @@ class Hub:
             )
         # The read was cancelled or failed, so its requests are kept for the next tick.
         except BaseException:
+            self._changes.forget()
             self._requests = requests + self._requests
             raise
         if found.had_events:

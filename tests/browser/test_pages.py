@@ -74,7 +74,11 @@ def test_a_lineage_that_is_wider_than_the_window_can_be_fitted_to_it(yard: Yard,
     button.click()
     assert page.eval_on_selector(".lineage", width) > 50
     assert page.evaluate(SPILL) == []
-    assert not open_as("ana", path, viewport={"width": 1600, "height": 800}).page.locator("[data-lineage-fit]").is_visible()
+    assert (
+        not open_as("ana", path, viewport={"width": 1600, "height": 800})
+        .page.locator("[data-lineage-fit]")
+        .is_visible()
+    )
 
 
 def test_right_to_left_mirrors_without_spilling(open_as: Open):
