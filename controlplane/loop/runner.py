@@ -114,6 +114,7 @@ class Runner:
         unfinished work when its claim expires."""
         stop_listening(self.wake)
         self._is_stopping.set()
+        self._steps.stop()
         self.wake()
         sync_requested.set()
         for pool in self._all_pools():

@@ -6,6 +6,7 @@ Work of more than a second or two belongs in a command; a step may write one.
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,12 @@ class StepRunner:
 
     def __init__(self) -> None:
         self._ran_at = {step.name: time.monotonic() for step in declared_steps()}
+        self._is_stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Start no more steps; the leases of those that were about to run are released after the present one. Call it
+        from any thread."""
+        self._is_stopping.set()
 
     def run_due(self, now: datetime) -> None:
         """Run the steps that are due, except those that another process runs or has just run. An exception is logged,
@@ -57,7 +64,7 @@ class StepRunner:
         due = [step for step in declared_steps() if clock - self._ran_at[step.name] >= step.every_seconds]
         self._ran_at |= {step.name: clock for step in due}
         if stale := _stale(due):
-            _run_claimed(stale, now)
+            _run_claimed(stale, now, self._is_stopping)
 
 
 @prepared
@@ -78,14 +85,17 @@ def _stale(due: Sequence[LoopStep]) -> list[LoopStep]:
     return [step for step in due if seconds.get(step.lease, math.inf) > step.every_seconds / 2]
 
 
-def _run_claimed(steps: Sequence[LoopStep], now: datetime) -> None:
-    """Run those of the steps whose leases are free. All leases are claimed, and released, by one statement: the
-    statements of one lease take more time than most steps."""
+def _run_claimed(steps: Sequence[LoopStep], now: datetime, is_stopping: threading.Event) -> None:
+    """Run those of the steps whose leases are free, until `is_stopping`. All leases are claimed, and released, by one
+    statement: the statements of one lease take more time than most steps."""
     claimed_at = time.monotonic()
     token, held = claim_all([step.lease for step in steps], LEASE_SECONDS)
     completed: set[str] = set()
     try:
         for step in steps:
+            if is_stopping.is_set():
+                # A loop on another machine would wait until the leases expire if this process ended with them.
+                break
             if step.lease in held and _is_ours(step, token, claimed_at) and _has_run(step, now):
                 completed.add(step.lease)
     finally:

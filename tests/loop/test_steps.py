@@ -53,6 +53,23 @@ def test_of_two_loops_one_runs_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran == ["once"]
 
 
+def test_a_loop_that_stops_leaves_the_other_steps_to_other_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, ran = Clock(monkeypatch), list[str]()
+
+    def stop(_: datetime) -> None:
+        runner.stop()
+        ran.append("stopping")
+
+    declare(monkeypatch, LoopStep("first", stop, 60), LoopStep("second", lambda _: ran.append("second"), 60))
+    runner, other = StepRunner(), StepRunner()
+    clock.now = 61.0
+    runner.run_due(timezone.now())
+    assert ran == ["stopping"]
+    assert not Lease.objects.exclude(token="").exists()
+    other.run_due(timezone.now())
+    assert ran == ["stopping", "second"]
+
+
 def test_a_step_that_another_loop_is_at_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, ran = Clock(monkeypatch), list[str]()
     declare(monkeypatch, LoopStep("held", lambda _: ran.append("held"), 60))
