@@ -26,6 +26,9 @@ def reserve_for_oldest(
     gangs = [one.head for one in classes if not one.is_decided and _may_reserve(one.head, state.view)]
     # Oldest first instead of in turn: see docs/decisions/0042.
     gangs.sort(key=lambda item: (item.job.submit_rank, item.job.id))
+    if unredeemed and state.is_releasing:
+        # A gang with idle room had it when the promises were made, so it was kept back for one that has a promise.
+        gangs = list(_without_room(gangs, state, moves))
     with _counted(unredeemed, state, moves):
         without_room = _without_room(gangs, state, moves)
         state.reservation = reserve(without_room, state.expected_ends, state.capacity.soon, state.view.now)

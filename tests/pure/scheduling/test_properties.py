@@ -160,6 +160,8 @@ def _ends(submits: list[str], gpus: int, is_stepwise: bool):
         # Whether all victims could go on at their smallest was tried in the order of their ids.
         (growing_view, 211219),
         (growing_view, 215857),
+        # A gang with room was kept back for a younger one, and got the promised place of that one in the next cycle.
+        (random_view, 7018263),
         # A victim was kept because a borrower used its place, and took it back when it was owed.
         (replacing_view, 7001437),
         # What a project keeps was judged without the jobs that the plan starts, so it was cut a cycle later.

@@ -9,7 +9,7 @@ from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.expected_ends import ends_by, expected_end, rounded_up
 from controlplane.scheduling.reasons import RESERVED_FOR_OLDER_GANG, describe
 from controlplane.scheduling.spare import spare_placements
-from tests.pure.scheduling.builders import hold_of, job, names, nodes, project, running, view
+from tests.pure.scheduling.builders import apply, hold_of, job, names, node, nodes, project, running, view
 
 HOUR = 3600
 NOW = 1000
@@ -88,6 +88,23 @@ def test_a_job_of_another_project_that_borrows_is_bound():
     projects = (project("p", 16), project("q", 0))
     plan = decide(one_long(gang(), job("q2", "q", 1), projects=projects))
     assert hold_of(plan, "q2").reason == RESERVED_FOR_OLDER_GANG
+
+
+def test_a_gang_that_was_kept_back_does_not_get_the_promised_place_while_jobs_stop():
+    """old1 has room but is kept back for g2, which then is promised what is idle and what r0 leaves."""
+    holder = job("r0", "c", 1, milli_cpus=2000, expected_runtime_seconds=2 * HOUR)
+    jobs = [
+        running(holder, ("n0", [0]), ("n0", [1]), started_at=NOW),
+        job("old1", "q", 2),
+        job("g2", "c", 3, expected_runtime_seconds=HOUR),
+        job("owed3", "a", 1, milli_cpus=2000, expected_runtime_seconds=2 * HOUR),
+    ]
+    projects = [project("a", 1), project("q", 0, weight=4), project("c", 0, weight=1)]
+    cluster = view([node("n0", 4, milli_cpus=4000)], projects, jobs, now=NOW)
+    plan = decide(cluster)
+    assert (names(plan.preempts), plan.starts) == (["r0"], ())
+    later = decide(apply(cluster, plan, is_gone=False))
+    assert (sorted(later.promised), later.starts) == (sorted(plan.promised), ())
 
 
 def test_a_job_above_the_quota_of_another_project_is_bound_also_inside_its_share():
