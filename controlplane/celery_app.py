@@ -6,7 +6,7 @@ from django.conf import settings
 
 from controlplane.config.optional_packages import without
 
-# Messages are JSON only (`accept_content` below).
+# Messages are JSON only (`accept_content` below), so the YAML package need not be loaded.
 with without("yaml"):
     from celery import Celery
     from kombu.transport import TRANSPORT_ALIASES

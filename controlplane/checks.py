@@ -17,7 +17,7 @@ from controlplane.engines.kinds import EngineKind, engine_kind
 
 TOKEN_LENGTH = 32
 SECRET_KEY_LENGTH = 32
-# The variables that `yard` reads.
+# The variables that `yard` reads: in the environment of a server they are no misspelt settings.
 CLIENT_VARIABLES = {"TRAINYARD_URL", "TRAINYARD_TOKEN", "TRAINYARD_CONFIG"}
 REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
 

@@ -16,7 +16,8 @@ from typing import Any
 
 NOTHING = "–"
 NBSP = "\u00a0"
-# Spaces with the width of a point and of a digit.
+# Spaces with the width of a point and of a digit, with which numbers of fewer decimals align with the others of their
+# column.
 POINT_WIDE, DIGIT_WIDE = "\u2008", "\u2007"
 MOST_DECIMALS = 3
 NUMBER = re.compile(r"-?[\d,]+(\.\d+)?")

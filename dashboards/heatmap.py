@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 SQUARE, GAP = 8, 2
 # Additional distance between two nodes, in x units.
 BLOCK_GAP = 6
-# Devices of a node per line; a node with more has several lines.
+# Devices of a node per line, so that nodes of up to eight GPUs are one; a node with more has several lines.
 PER_LINE = 8
 # Target height of the drawing in pixels, and limits on the height of a square.
 HEIGHT = 340

@@ -33,7 +33,7 @@ from datasets.storage.tree_fill import Progress
 
 # Codes retried without limit: other commands free space, and an unreachable S3 server recovers.
 MAKING_ROOM = "making_room"
-# Shortest interval between two progress reports of a fill.
+# Shortest interval between two progress reports of a fill, because each is a write to the database.
 REPORT_SECONDS = 1.0
 LONGEST_REASON = 40
 # Fields of a cache that waits for nothing and has not failed.

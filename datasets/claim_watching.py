@@ -24,7 +24,7 @@ from datasets.models.volumes import FAILED, READY
 from datasets.queries.volumes import VOLUME
 from datasets.storage.claims import CLAIM_TROUBLES, cache_claim_name, claim_name
 
-# Shortest interval between two checks of a claim while the watch says the same.
+# Shortest interval between two checks of a claim while the watch says the same, because each check asks the cluster.
 CHECKED_EVERY = timedelta(seconds=60)
 
 

@@ -25,7 +25,7 @@ from jobs.fields.artifacts import CHECKPOINTS
 
 # Folder below the state directory for copies in progress.
 FOLDER = "outputs"
-# Free space that copies must leave on the disk.
+# Free space that copies must leave on the disk, which is that of the state directory, and so of logs too.
 MARGIN_BYTES = 1 << 30
 DISK_FULL = "disk_full"
 FILES_MOST = 1_000_000

@@ -30,7 +30,7 @@ from datasets.storage.contents import Sharing
 from datasets.storage.folder_sink import sink_of_folder
 from datasets.storage.sinks import sink_of_bucket
 
-# Shortest interval between two progress reports.
+# Shortest interval between two progress reports, because each is a write to the database.
 REPORT_SECONDS = 1.0
 
 

@@ -27,11 +27,11 @@ from jobs.fields.mounts import normal_path
 from jobs.images import installed_images
 from jobs.models import Job
 
-# Limit on the unfinished jobs of one project.
+# Limit on the unfinished jobs of one project, because the loop keeps those of all projects in memory.
 QUEUE_MOST = 10_000
 # Below this count a cached count is used, since other processes cannot fill the queue within QUEUE_SECONDS.
 FAR_FROM_FULL = 5_000
-# How long cached values may be used to accept a job.
+# How long cached values may be used to accept a job, so that a burst of submissions does not query them for each.
 NODES_SECONDS, QUEUE_SECONDS = 5.0, 1.0
 
 T = TypeVar("T")

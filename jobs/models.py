@@ -208,7 +208,7 @@ class Pod(models.Model):
     # Fraction 0 to 1, from the pod's progress lines.
     gpu_utilization = models.FloatField(null=True)
     gpu_memory_mib = models.PositiveIntegerField(null=True)
-    # Milliseconds per step of an elastic worker, without the time spent waiting for others.
+    # Seconds per step of an elastic worker, without the time spent waiting for others.
     step_seconds = models.FloatField(null=True)
     created_at = models.DateTimeField(default=timezone.now)
     started_at = models.DateTimeField(null=True)

@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 # Time limit for simulating a cluster's queue; a start that is not reached within it is left open.
 BUDGET_SECONDS = 5.0
-# How long one computation serves all jobs of the cluster, and how long its ranges are shown in REST's job
-# objects.
+# How long one computation, which takes seconds, serves all jobs of the cluster, and how long its ranges are shown in
+# REST's job objects.
 FRESH_SECONDS, KNOWN_SECONDS = 20.0, 300.0
 # Limit on the cluster's unfinished jobs; a simulation of more takes too long.
 MOST_JOBS = 5000

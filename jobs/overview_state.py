@@ -24,7 +24,8 @@ from jobs.overview import (
     totals,
 )
 
-# Limits on the running jobs, queued jobs and nodes in the overview's lists; the totals count all of them.
+# Limits on the running jobs, queued jobs and nodes in the overview's lists, so that its state stays small at any size;
+# the totals count all of them.
 ROWS_MOST = 200
 
 

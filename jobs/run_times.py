@@ -12,10 +12,11 @@ from controlplane.scheduling.run_times import Run, RunTimes
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Job
 
-# Run times are learned from this many newest ended jobs.
+# Run times are learned from this many newest ended jobs, so that reading the history takes no longer the older an
+# installation is.
 HISTORY = 5000
 
-# The history is read again after this time.
+# The history is read again only after this time, because it is as many rows as HISTORY.
 RENEWED_EVERY = timedelta(minutes=1)
 
 _ASKED = ("project__name", "user_id", "spec__image", "milli_gpus", "pods_wanted")

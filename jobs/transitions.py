@@ -26,7 +26,7 @@ STOP_GRACE_SECONDS = 10
 # Longer than for other stops: the user wants the checkpoint more than the GPUs at once.
 SUSPEND_GRACE_SECONDS = 60
 LONGEST_GRACE_SECONDS = 3600
-# A stop that had no effect after this time is repeated.
+# A stop that had no effect after this time is repeated, because it may not have reached its pod.
 REMIND_AFTER_SECONDS = 30
 # A start command may still arrive for this long, if its process was killed or paused.
 LATE_START_SECONDS = 60

@@ -9,7 +9,8 @@ from typing import Any
 from controlplane.cli.errors import CONFLICT, DONE, FAILED, FORBIDDEN, UNREACHABLE, CliError
 from controlplane.cli.websocket import NORMAL_CLOSURE, Closed
 
-# Exit codes of shells for a program that is not found or cannot be started.
+# The exit codes of shells for a program that is not found or cannot be started, so that scripts read them from `yard`
+# as from the command itself.
 _NOT_FOUND, _NOT_STARTED = 127, 126
 _EXIT_CODES = {
     "not_running": CONFLICT,

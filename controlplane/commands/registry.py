@@ -39,7 +39,7 @@ class CommandHandler:
     backoff_seconds: ClassVar[tuple[int, ...]] = (1, 2, 5, 10, 30)
     # True if it removes what a deleted object left: retried without limit.
     is_cleanup: ClassVar[bool] = False
-    # True if it is executed before the other commands of its engine queue.
+    # True if it is executed before the other commands of its engine queue, as stops are because they free GPUs.
     goes_first: ClassVar[bool] = False
     # True if its payload is erased when the command ends.
     has_secrets: ClassVar[bool] = False

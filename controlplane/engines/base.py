@@ -18,7 +18,6 @@ from uuid import UUID
 from controlplane.logstore.reader import LogPage
 from controlplane.remote_errors import Refused, Unreachable
 
-# Pod states. `succeeded` and `failed` are final.
 STARTING = "starting"
 RUNNING = "running"
 SUCCEEDED = "succeeded"
@@ -79,7 +78,6 @@ DISRUPTIONS = frozenset(
     }
 )  # fmt: skip
 
-# Capabilities.
 SHELL = "shell"
 USAGE = "usage"
 FRACTIONS = "fractions"

@@ -34,7 +34,7 @@ PROBE_SECONDS = 2.0
 # After a refusal, the client's data is read for this long: closing at once would reset the connection before the
 # response is read.
 LINGER_SECONDS = 1.0
-# The most requests that a client may send before earlier ones are answered.
+# The most requests that a client may send before earlier ones are answered, because they are held in memory.
 PIPELINE_MOST = 16
 # The most bytes of a websocket that are read after its close, since messages may have been on the way.
 LATE_MOST_BYTES = 256 * 1024
@@ -199,7 +199,8 @@ class LimitedHttp(HttpToolsProtocol):
         was_in_head = self._is_in_head
         super().data_received(data)
         if was_in_head and self._is_in_head:
-            # The length of a header for which no callback was called yet.
+            # The length of a header for which no callback was called yet: one without an end would otherwise never
+            # count.
             self._partial_bytes += len(data)
             if self._partial_bytes > HEADERS_MOST_BYTES:
                 self._refuse_head()

@@ -38,7 +38,7 @@ STREAMS = "streams to pods"
 V4_PROTOCOL, V5_PROTOCOL = "v4.channel.k8s.io", "v5.channel.k8s.io"
 CONNECT_SECONDS = 10.0
 PING_SECONDS = 20.0
-# A connection without a message or a pong for this long counts as dead.
+# A connection without a message or a pong for this long counts as dead: three pings were not answered.
 SILENCE_SECONDS = 60.0
 # The channel number with which a message closes the channel in its second byte; since Kubernetes 1.30.
 _CLOSE = 255
@@ -54,7 +54,7 @@ _READ_BYTES = 64 * 1024
 _FLUSH_SECONDS = 10.0
 # The caller has given the stream up, so the server gets only a moment for the closing handshake.
 _ABANDON_SECONDS = 1.0
-# The interval of checks whether a half-closed near side has been closed entirely.
+# The interval of checks whether a half-closed near side has been closed entirely, which no event loop reports.
 _HANG_UP_SECONDS = 0.2
 
 Result = TypeVar("Result")

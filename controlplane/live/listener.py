@@ -39,7 +39,7 @@ class Listener:
     is_ended: bool = False
     _queue: "deque[tuple[str, Frame | None]]" = field(default_factory=deque)
     _bytes: int = 0
-    # Topics for which a complete state is queued.
+    # Topics for which a complete state is queued, so that their changes need not be queued as well.
     _behind: set[str] = field(default_factory=set)
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     _writer: "asyncio.Task[None] | None" = None

@@ -30,7 +30,7 @@ class LogWriter:
     def __init__(self, path: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # The size of the file after our last write, in bytes.
+        # The size of the file in bytes after our last write, to which it is truncated if a write fails.
         self.size = os.fstat(self._fd).st_size
         self._last_number = self._repair()
         self._partial: dict[bytes, bytes] = {}

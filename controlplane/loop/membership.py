@@ -41,7 +41,8 @@ ELASTIC_KINDS = [name for name, kind in KINDS.items() if kind.is_elastic]
 FORCED_CAUSES = ("reclaim", "spot")
 # The message of growth that was ended for a reclaim. Such growth does not count as failed.
 GIVEN_UP = "Other jobs reclaim its GPUs, so the new workers were stopped."
-# The time in which a worker that has left must end by itself.
+# The time in which a worker that has left must end by itself; then it is stopped, because it holds its devices until it
+# ends.
 LEAVE_SECONDS = timedelta(seconds=10)
 # The upper bound of every reported count, because programs may write anything.
 MOST = 2**31 - 1

@@ -30,7 +30,8 @@ from jobs.models import Allocation, Job, ScaleOperation
 from jobs.scaling import candidates_of, open_operation
 from jobs.transitions import job_event
 
-# The time in which workers that leave for a reclaim must acknowledge; then they are stopped.
+# The time in which workers that leave for a reclaim must acknowledge; then they are stopped, because their GPUs are
+# owed to another project.
 GRACE_SECONDS = 30
 # Causes of operations that no user requested, and for how many seconds one that is being ended delays a
 # reclaim.

@@ -147,7 +147,7 @@ class Device(models.Model):
     # False if the engine no longer reports it; the row is kept for history.
     is_present = models.BooleanField(default=True)
 
-    # Whether a pod outside Trainyard holds it.
+    # Whether a pod outside Trainyard holds it: nothing of ours is then placed on it.
     is_foreign = models.BooleanField(default=False)
 
     objects = PresentDevices()

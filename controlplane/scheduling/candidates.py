@@ -87,7 +87,6 @@ class Candidates:
         # lost so far, and thus on the time.
         self.depend_on_time = False
         self._now = now
-        # The class of each job, by the job's id.
         self._class_of: dict[str, SortedClass] = {}
         self._projects: defaultdict[Account, dict[VictimClass, SortedClass]] = defaultdict(dict)
         # By the name of each node that they use. None until a search examines nodes: most need not.

@@ -54,7 +54,8 @@ class CycleState:
         self._reclaimed: dict[str, list[Account]] = {}
         self.promises: dict[str, Promise] = {}
         self.reservation: Reservation | None = None
-        # Whether any running job could shrink instead of being stopped.
+        # Whether any running job could shrink instead of being stopped: only then is the search for that worth its
+        # time.
         self.can_shrink = False
         active = [job for job in view.jobs if job.state == "active"]
         groups = self._alike(active)
@@ -64,7 +65,6 @@ class CycleState:
         self.total_milli_gpus = _on_open_nodes(view) + self._on_closed_nodes(active)
         self._every_device = sum(len(node.devices) for node in view.nodes) * WHOLE_GPU
         self._stopping = {job.id: job for job in active if job.is_stopping}
-        # The jobs that could be stopped.
         self.candidates = Candidates(view.now)
         self.jobs = {job.id: job for job in view.jobs}
         # By queued missing worker, the running job that lacks it.

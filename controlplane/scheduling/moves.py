@@ -26,7 +26,8 @@ class Moves:
     def __init__(self, state: CycleState) -> None:
         self._state = state
         self._no_room: set[tuple[Request, bool, bool]] = set()
-        # Failed searches for victims: the number of capacity changes before each.
+        # Failed searches for victims: the number of capacity changes before each, because a repeated one needs to look
+        # only at nodes that changed since.
         self._no_victims: dict[Hashable, int] = {}
         # Successful ones: the same number, and the victims.
         self._victims: dict[Hashable, tuple[int, frozenset[Candidate]]] = {}

@@ -409,7 +409,6 @@ class _Project:
         self.account = classes[0].account
         self._heads = [(one.turn(one.jobs[one.at]), one.at, one) for one in classes]
         heapq.heapify(self._heads)
-        # The number of jobs left.
         self.count = sum(len(one.jobs) - one.at for one in classes)
         self._keys: dict[tuple[int, int], Key] = {}
         self._top_keys: dict[tuple[int, int], tuple[Key, bool]] = {}

@@ -12,7 +12,7 @@ from controlplane.telemetry.metrics import KEEP, SAMPLED, STEPS, floor
 from controlplane.telemetry.samples import rolled, upsert
 
 KEEP_EVENTS = timedelta(days=90)
-# Events that only announce new samples.
+# Short, because these events only announce new samples, and are many.
 KEEP_TICKS = timedelta(hours=1)
 # How long cycles and finished commands are kept.
 KEEP_WORK = timedelta(days=7)

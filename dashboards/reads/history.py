@@ -21,12 +21,12 @@ from jobs.models import Job
 
 JOB_USES = {"gpu_utilization": GPU_UTILIZATION, "gpu_memory": GPU_MEMORY}
 MOST_EDITS = 400
-# Longest range of a running job's chart, in seconds.
+# Longest range of a running job's chart, in seconds: so long that live points never push out its beginning.
 LONGEST_JOB_SECONDS = 400 * 86400
 WAIT_BARS = 48
 # Length of a line without any sample, in steps.
 EMPTY_STEPS = 100
-# A line is interrupted after this many steps without a sample.
+# A line is interrupted after this many steps without a sample, so that a late sample leaves no gap.
 GAP_STEPS = 3
 LEAST = timedelta(minutes=1)
 GIB = 1 / 1024

@@ -20,7 +20,7 @@ from dashboards import formats
 from jobs.lifecycle import ACTIVE_STATES, QUEUED, STARTING, SUSPENDED
 from jobs.models import Attempt, Job, Pod
 
-# Number of newest attempts whose logs are read for their last progress.
+# Number of newest attempts whose logs are read for their last progress, because each is a file to be read.
 ATTEMPTS_MOST = 10
 
 Row = dict[str, Any]

@@ -19,9 +19,9 @@ from dashboards.charts.series import Line, Point
 from jobs.log_ranks import default_log_ranks
 from jobs.models import Job
 
-# Shortest range of a chart.
+# Shortest range of a chart, because one that begins with the first sample would have no width at first.
 LEAST = timedelta(minutes=1)
-# Limit on the log that is read for curves.
+# Limit on the log that is read for curves, so that a page does not wait for a log of any length.
 CURVE_PAGES, CURVE_LINES = 16, 20_000
 # Number of newest attempts that a job's curves include.
 RUNS_MOST = 20

@@ -24,7 +24,8 @@ from jobs.lifecycle import FINAL_STATES, SUCCEEDED
 KEEP = "datasets.keep_artifact"
 # The length of the column: PostgreSQL refuses a longer text, and the whole transaction with it.
 LONGEST_MESSAGE = 1000
-# Limit on the artifacts whose collection one run of the loop's step commands.
+# Limit on the artifacts whose collection one run of the loop's step commands, so that a run stays short; the next takes
+# the rest.
 ORDERED_AT_ONCE = 200
 
 

@@ -16,7 +16,7 @@ from jobs.models import Job
 GRACE = timedelta(hours=6)
 # How long finished imports are kept; their result is also in the tree and the audit log.
 KEEP_IMPORTS = timedelta(days=7)
-# Limit on the rows that are deleted in one transaction.
+# Limit on the rows that are deleted in one transaction, because other writers wait for it.
 BATCH = 500
 
 

@@ -27,11 +27,12 @@ from datasets.queries.code import code_of
 IMPORT_CODE, CODE_IMPORT = "datasets.import_code", "code_import"  # kind and subject of the commands
 # Folder below the state directory for repositories while they are read.
 FOLDER = "git"
-# Limit on unfinished imports per project.
+# Limit on unfinished imports per project, because all projects share the worker's few slots.
 PENDING_MOST = 20
 REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,254}")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-# Environment variables that git receives: certificates, proxies, keys and its configuration.
+# Environment variables that git receives: certificates, proxies, keys and its configuration. The others may hold
+# secrets of the control plane.
 PASSED = (
     "PATH",
     "HOME",

@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 
 # Progress metrics by preference, and whether a higher value is better.
 METRICS = (("accuracy", True), ("loss", False))
-# Limit on the snapshots that one run removes.
+# Limit on the snapshots of a volume that one run removes, so that a run stays short; the next takes the rest.
 REMOVED_AT_ONCE = 50
-# Limit on the snapshots that one run takes by schedule.
+# Limit on the snapshots that one run takes by schedule, for the same reason.
 TAKEN_AT_ONCE = 50
 SCHEDULE = "schedule"
 

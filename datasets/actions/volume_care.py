@@ -20,9 +20,10 @@ from jobs import lifecycle
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.transitions import Target, send
 
-# Limit on the volumes measured by one run.
+# Limit on the volumes measured by one run: a measurement reads whole directories, so the oldest come first and the next
+# run continues.
 AT_ONCE = 20
-# Limit on the jobs ended by one run.
+# Limit on the jobs ended by one run, so that a run stays short; the next takes the rest.
 ENDED_AT_ONCE = 200
 MEASURED_EVERY = timedelta(seconds=60)
 

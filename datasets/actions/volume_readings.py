@@ -24,7 +24,8 @@ READ_VOLUME, READING = "datasets.read_volume", "volume_reading"  # kind and subj
 PENDING_MOST = 2
 # After this time a reading fails: its worker died, or none is running.
 PENDING_LONGEST = timedelta(minutes=5)
-# Limits per project: bytes of all current readings, and the estimate for a listing of 1,000 names.
+# Limits per project, because readings are stored in the database: bytes of all current readings, and the estimate for a
+# listing of 1,000 names.
 HELD_MOST, LISTING_BYTES = 64 << 20, 512 << 10
 
 

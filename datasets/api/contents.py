@@ -35,7 +35,7 @@ MANIFEST_MOST_BYTES = 256 << 20
 DIGESTS_MOST = 5000
 PART_MOST_BYTES = 16 << 20
 CHILDREN_MOST, PATHS_MOST = 1000, 1000
-# Limit on the bytes of contents in one response.
+# Limits on the bytes of one response, which is built in memory, and of one verification, for which the client waits.
 PACK_OUT_BYTES, VERIFIED_BYTES = 64 << 20, 1 << 30
 FILES = {
     "start": query.whole(0, 1 << 31, "Index of the first file in the manifest.", default=0),

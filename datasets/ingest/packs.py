@@ -13,7 +13,7 @@ from itertools import accumulate
 
 # A pack is closed when it reaches this size.
 PACK_BYTES = 16 << 20
-# Larger contents are sent separately, in parts.
+# Larger contents are sent separately, in parts, so that an interrupted one continues where it ended.
 CONTENT_MOST_BYTES = 8 << 20
 CONTENTS_MOST = 200_000
 # A pack is closed by the content that reaches PACK_BYTES, and its index has a row of 48 bytes per content.

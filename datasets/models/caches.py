@@ -28,7 +28,7 @@ class CacheLocation(models.Model):
     # The claims of volumes at this location. "": the storage class of the cluster's settings.
     storage_class = models.CharField(max_length=253, blank=True, default="", db_default="")
     access_mode = models.CharField(max_length=20, default=MANY_NODES, db_default=MANY_NODES)
-    # For a volume: the trees that the last pod reported.
+    # For a volume: the trees that the last pod reported, because only pods can read it.
     kept_keys = models.JSONField(default=list)
     name = models.CharField(max_length=130, unique=True)
     # The default serves the nodes that no other location of the cluster serves.
@@ -87,7 +87,7 @@ class Cache(models.Model):
     bytes_moved = models.BigIntegerField(default=0)
     # How the newest fill that brought contents did: storage.contents.Sharing. "": none has brought any.
     sharing = models.CharField(max_length=9, blank=True, default="", db_default="")
-    # Bytes reserved for a fill in progress.
+    # Bytes reserved for a fill in progress, so that no other fill counts on them.
     reserved_bytes = models.BigIntegerField(default=0)
     bytes_per_second = models.BigIntegerField(default=0)
     # Bytes of its contents, each divided by the number of caches that share it.
@@ -97,7 +97,8 @@ class Cache(models.Model):
     # When the state changed last.
     changed_at = models.DateTimeField(default=timezone.now)
     ready_at = models.DateTimeField(null=True)
-    # When an unfinished job last mounted it, or a user requested it.
+    # When an unfinished job last mounted it, or a user requested it: from then on the `unused_days` of its location
+    # count.
     used_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

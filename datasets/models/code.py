@@ -31,7 +31,7 @@ class CodeTree(models.Model):
     size_bytes = models.BigIntegerField()
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField(default=timezone.now)
-    # When a submission or start last used it.
+    # When a submission or start last used it: trees that were not used for long are deleted.
     used_at = models.DateTimeField(default=timezone.now, db_index=True)
 
     class Meta:

@@ -19,9 +19,9 @@ from datasets.storage.folder import FolderLake
 # Limit on the files in cached manifests of a process; about 150 bytes each.
 KEPT_FILES = 2_000_000
 
-# Seconds that a web process waits for a lake that another request is opening.
+# Seconds that a web process waits for a lake that another request is opening, which may rebuild its index.
 OPENING_SECONDS = 10
-# Seconds that a web process waits for a collection of a lake.
+# Seconds that a web process waits for a collection of a lake; then the request is refused, and clients repeat it.
 COLLECTING_SECONDS = 5.0
 # Limits of bucket calls in a web process (datasets.storage.bucket.ClientConfig): for all calls, and for
 # writes.
@@ -37,7 +37,7 @@ REQUEST_CLIENT: dict[str, Any] = {
 UPLOAD_CLIENT: dict[str, Any] = {"connect_seconds": 3.0, "retry_seconds": 2.5, "retries": 1}
 _is_web = threading.Event()
 _lakes: dict[int, Lake] = {}
-# Identities of the folders of open lakes.
+# Identities of the folders of open lakes, by which a disk that was unmounted since is noticed.
 _places: dict[int, tuple[int, int] | None] = {}
 _opening: dict[int, threading.Lock] = {}
 # Keyed by project too: a hash must not give access to another project's manifest.

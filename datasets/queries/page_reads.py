@@ -12,9 +12,10 @@ from datasets.storage.circuit_breaker import CircuitBreaker
 
 # Limit in seconds for all reads of one page.
 PAGE_SECONDS = 8.0
-# After a read without an answer, pages fail at once for this many seconds.
+# After a read without an answer, pages fail at once for this many seconds, because each would wait in vain too.
 OPEN_SECONDS = 10.0
-# Limit on concurrent reads of all pages, including those whose page no longer waits.
+# Limit on concurrent reads of all pages, including those whose page no longer waits: a bucket that hangs then holds no
+# more threads.
 READS_AT_ONCE = 8
 
 P = ParamSpec("P")

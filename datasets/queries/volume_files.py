@@ -27,9 +27,9 @@ PIECE_BYTES = 1 << 20
 # Limits of a reading by a pod: entries of a directory, and bytes of a file. The data passes through the pod's
 # log.
 LISTED_MOST, FILE_BYTES = 1000, 4 << 20
-# Seconds for which a pod's reading is shown again, and a failed one.
+# How long a pod's reading is shown again, and a failed one, because each further reading starts a pod.
 FRESH, FAILED_FRESH = timedelta(seconds=60), timedelta(seconds=10)
-# The end of the year 9999.
+# The end of the year 9999, datetime's limit: a job can set any mtime.
 LATEST_SECONDS = 253_402_300_799
 
 

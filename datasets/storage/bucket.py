@@ -26,9 +26,9 @@ from datasets.storage.contents import chunks
 
 # Concurrent parts of one multipart upload, and the size of each in bytes.
 PARTS_AT_ONCE, PART_BYTES = 4, 8 << 20
-# Keys per page of a listing, and per delete request.
+# S3's maximum of keys in a page of a listing, and in a delete request.
 _PAGE = 1000
-# Two ranges with at most this gap are read with one request.
+# Two ranges with at most this gap are read with one request, because a second one costs another round trip.
 _GAP_BYTES = 1 << 20
 
 

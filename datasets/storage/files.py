@@ -24,7 +24,7 @@ _CANNOT_CLONE = frozenset(
     (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS, errno.EINVAL, errno.EAGAIN)
 )
 _CHUNK_BYTES = 4 << 20
-# Interval of attempts to get a lock within a time limit.
+# Interval of attempts to get a lock within a time limit, which flock itself does not have.
 _LOCK_POLL_SECONDS = 0.05
 READ_ONLY = 0o444
 # Limit on the pieces of one writev (IOV_MAX of Linux and macOS).

@@ -13,7 +13,7 @@ from datasets.storage.base import ContentDamaged, Lake
 from datasets.storage.bucket_config import BucketConfig
 from datasets.storage.folder_sink import sink_of_folder
 
-# Bytes read at once from a large file.
+# Bytes read at once from a large file, so that it takes little memory.
 PART_BYTES = 16 << 20
 
 

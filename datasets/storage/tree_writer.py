@@ -33,7 +33,7 @@ class FileWriter:
 
     def __init__(self, tree: int) -> None:
         self._tree = tree
-        # Modes from which the umask takes nothing away.
+        # Modes from which the umask takes nothing away, so that their files need no chmod.
         self._kept_modes: set[int] = set()
 
     def write(self, path: bytes, content: bytes | memoryview, mode: int) -> None:

@@ -37,7 +37,7 @@ MOST_REMEMBERED = 5_000
 
 CONNECT_SECONDS = 5.0
 TIDY_SECONDS = 60.0
-# Concurrent engine calls; further ones wait.
+# Concurrent engine calls, because each holds a thread until the engine answers; further ones wait.
 MOST_ENGINE_CALLS = 32
 
 _engine_threads = ThreadPoolExecutor(MOST_ENGINE_CALLS, thread_name_prefix="gateway-engine")

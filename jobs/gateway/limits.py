@@ -18,7 +18,8 @@ from controlplane.http.throttle import Slots, TooManyAtOnce
 T = TypeVar("T")
 
 CONNECT_THREADS = 64
-# Concurrent connects per port and per project; further ones wait.
+# Concurrent connects per port and per project, because each holds one of the threads that all projects share; further
+# ones wait.
 CONNECTS_OF_PORT = 4
 CONNECTS_OF_PROJECT = 16
 WAITING_OF_PORT = 64

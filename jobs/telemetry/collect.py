@@ -27,9 +27,10 @@ from jobs.telemetry.self_reported import SelfReported, completed
 
 logger = logging.getLogger(__name__)
 
-# A job's last lines are read for this long after its pod has been released.
+# A job's last lines are read for this long after its pod has been released, because they may arrive after its end is
+# known.
 LATE_SECONDS = 15
-# If a log has more unread bytes than this, only its end is read.
+# If a log has more unread bytes than this, only its end is read, because only the newest progress is shown.
 BEHIND_BYTES = 1 << 20
 LOOK_BACK_LINES, PAGE_LINES = 200, 5000
 # Resolution of "last seen working"; avoids a write every second.

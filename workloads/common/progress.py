@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# The shortest time between two reports of a training loop.
+# The shortest time between two reports of a training loop, so that fast steps do not fill the log.
 REPORT_EVERY_SECONDS = 1.0
 # The newest checkpoint that this process saved or loaded.
 _checkpoint: dict[str, int] = {}

@@ -20,7 +20,8 @@ from controlplane.cli.tables import Column, Row
 
 POLL_SECONDS = 0.5
 TIMEOUT_SECONDS = 120
-# How long to wait for the first count of an attached cluster's nodes.
+# How long to wait for the first count of an attached cluster's nodes; the command must also end for a cluster that
+# reports none.
 COUNT_SECONDS = 15
 
 

@@ -23,7 +23,7 @@ from typing import IO, NamedTuple
 
 from controlplane.engines.kubernetes.pod_program import leave, say
 
-# Exit codes.
+# Exit codes, from which cache_volume.py derives the reason of a failure.
 NOT_FETCHED, MISSING, DAMAGED, DISK_FULL, NOT_WRITABLE = 81, 82, 83, 84, 85
 URL, TOKEN, KEY, KEEP, HASH, ROOT = (
     "TRAINYARD_CACHE_URL", "TRAINYARD_CACHE_TOKEN", "TRAINYARD_CACHE_KEY", "TRAINYARD_CACHE_KEEP",

@@ -10,7 +10,7 @@ import stat
 
 from controlplane.engines.kubernetes.pod_program import leave, say
 
-# Exit codes.
+# Exit codes, from which claim_reader.py derives the reason of a failure.
 MISSING, TOO_LARGE, UNREADABLE = 91, 92, 93
 ROOT, PATH, AFTER, LIMIT, IS_FILE = "READ_ROOT", "READ_PATH", "READ_AFTER", "READ_LIMIT", "READ_IS_FILE"
 # The most bytes in a line of the log, before base64.

@@ -24,7 +24,8 @@ from datasets.storage.claims import ReadTask, claim_name
 from datasets.storage.volume_files import Child
 
 ROOT = "/volume"
-# The time for the pod to mount the claim and start, and the time until it is ended.
+# The time for the pod to mount the claim and start, and the time after which the cluster ends it, also if its caller
+# has died.
 START_SECONDS, POD_SECONDS = 60.0, 120
 # No read takes this long, so a pod of this age is abandoned.
 LEFT_SECONDS = 600.0

@@ -35,12 +35,13 @@ logger = logging.getLogger(__name__)
 
 # How long after the start of the watches callers wait for the first list.
 SYNC_SECONDS = 10.0
-# The same for callers that also serve other clusters.
+# Shorter for callers that also serve other clusters, which must not wait for this one.
 SHORT_WAIT_SECONDS = 0.7
-# If the last contact is older than this, the cached state may be outdated.
+# If the last contact is older than this, the cached state may be outdated, so the cluster must answer a probe before it
+# is used.
 STALE_SECONDS = 15.0
 MOST_WARNED = 1000  # pods
-# A working watch receives events or bookmarks more often than this.
+# Servers send a bookmark about every minute, so a watch that receives nothing for longer than this does not work.
 SILENCE_SECONDS = 150.0
 
 
@@ -69,9 +70,9 @@ class Watching:
         # The cheapest request: it needs only the right of system:public-info-viewer, which every login has by
         # default, and reads nothing from etcd.
         self._probe = Probe(lambda: client.get("/version", timeout_seconds=5, tries=1))
-        # Uids of pods that we removed but that the watch still reports.
+        # Uids of pods that we removed: the watch still reports them for a moment, in which they must not be visible.
         self._hidden: set[str] = set()
-        # The keys of our pods in the reflector's store, by pod name.
+        # The keys of our pods in the reflector's store, by pod name, so that one is found without a search.
         self._keys: dict[str, str] = {}
         # Names of our pods that changed since the last call of `on_change`.
         self._news: set[str] = set()

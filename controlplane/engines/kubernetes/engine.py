@@ -46,7 +46,7 @@ from controlplane.logstore.reader import LogPage, log_path, read_page
 from datasets.storage.claims import CLAIM_DELETED, CacheClaim, trouble_of
 from datasets.storage.csi import ClaimKind, CsiVolumes
 
-# How long a stop or forget waits until the rest of an ended pod's log is copied.
+# How long a stop or forget waits until the rest of an ended pod's log is copied, because the log is lost with the pod.
 DRAIN_SECONDS = 5.0
 # The time-out for reading a single pod, because the caller may serve other clusters too.
 FIND_SECONDS = 2.0

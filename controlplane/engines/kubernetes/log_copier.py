@@ -37,14 +37,15 @@ from controlplane.logstore.reader import tail
 log = logging.getLogger(__name__)
 
 LOOP = "pod logs"
-# How long reading an ended pod's log is retried.
+# How long reading an ended pod's log is retried. Bounded, because the pod is kept until its log is read.
 DRAIN_SECONDS = 60.0
-# How long it is retried if the API server reports that the log does not exist.
+# Shorter if the API server reports that the log does not exist, because the container may never have been created.
 MISSING_SECONDS = 2.0
 # How long it is retried if the node reports that the log's file does not exist.
 AWAY_SECONDS = 10.0
 MOST_PAUSE_SECONDS = 30.0
-# The interval of checks on a pod that has not started or does not exist, without a notification.
+# The interval of checks on a pod that has not started or does not exist. Changes notify, so a check only finds a missed
+# one.
 WAITING_SECONDS = 10.0
 # The interval of checks on open streams, and the shortest time for which one is kept open while other logs wait.
 CHECK_SECONDS = 2.0
@@ -53,7 +54,8 @@ END_SECONDS = 5.0
 CLOSING_SECONDS = 10.0
 # How long a call waits for the end of a log; after that the command is refused and retried.
 DRAINED_SECONDS = 0.5
-# How long to wait for a process that has begun to copy a log and does not finish.
+# How long to wait for a process that has begun to copy a log and does not finish; then the log counts as read, so that
+# the pod can be removed.
 LOG_SECONDS = 600.0
 # How long to wait for a process that begins to copy a log. The loop lists the logs every second or two, later on a busy
 # machine, and a short pod may end before.
@@ -69,9 +71,9 @@ class _WantedLog:
     # Set when its pod has changed.
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     was_seen: bool = False
-    # Since when reading the rest of an ended pod's log was possible.
+    # Since when reading the rest of an ended pod's log was possible: the retries are limited from then on.
     ended_at: float | None = None
-    # Why the last try failed.
+    # Why the last try failed, so that each problem is logged once.
     problem: str = ""
 
     def has_begun(self) -> bool:

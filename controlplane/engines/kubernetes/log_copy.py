@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 # The pause after a try with new output.
 PAUSE_SECONDS = 0.1
-# The largest size of one log. Beyond it, only the last lines of the output are added when the pod has ended.
+# The largest size of one log, so that one job does not fill the disk of all. Beyond it, only the last lines of the
+# output are added when the pod has ended.
 MOST_BYTES = 1 << 30
 LAST_LINES = 5000
 FILE_CHECK_SECONDS = 2.0
@@ -55,7 +56,7 @@ class LogSource:
     end_word: str = ""
     started_ms: int | None = None
     now_ms: int = 0
-    # The time of this observation on our own clock, monotonic.
+    # The time of this observation on our own clock, monotonic, so that `time_ms` can continue the cluster's clock.
     seen_at: float = field(default_factory=time.monotonic)
 
     def time_ms(self) -> int:
@@ -76,11 +77,12 @@ class LogCopy:
     is_drained: bool = False
     # True if its stream continued until the node ended it normally.
     is_followed: bool = False
-    # Doubled by each try without new output.
+    # Doubled by each try without new output, so that a log that cannot be read costs few requests.
     pause_seconds: float = PAUSE_SECONDS
     # The size of our file after this process's last write; -1: the file must be read.
     _size: int = -1
-    # When the node was last asked for the beginning of its file, and the size of ours then.
+    # When the node was last asked for the beginning of its file, and the size of ours then: each question is a request,
+    # so it is asked at most once per FILE_BYTES of output.
     _checked_at: float = 0.0
     _checked_size: int = 0
     # Of the present try.

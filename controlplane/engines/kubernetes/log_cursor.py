@@ -23,7 +23,7 @@ _STAMP_BYTES = 40  # at most
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNSTAMPED = -1
-# Clocks of nodes that are set back by at most this do not affect the result.
+# A stream is requested from this much before the last piece, because the node's clock may have been set back.
 _STEP_BACK_SECONDS = 2
 
 
@@ -106,11 +106,11 @@ class Cursor:
     not by its time. The piece is missing only if a time is later than all that were stored.
     """
 
-    # The pieces with the millisecond of the last one.
+    # The pieces with the millisecond of the last one, since equal lines of one millisecond can only be counted.
     _recent: list[tuple[int, bytes, str]] = field(default_factory=list)
     # The latest time of all pieces.
     _latest_ms: int = 0
-    # How many pieces equal to the last one must still be skipped.
+    # How many pieces equal to the last one must still be skipped, because a resumed stream repeats them.
     _sought: int = 0
 
     def take_store(self, lines: Sequence[LogLine]) -> None:

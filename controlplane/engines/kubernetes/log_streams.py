@@ -23,7 +23,7 @@ MOST_STREAMS = 4000
 IDLE_SECONDS = 600.0
 # How long to wait for the rate limit; then the stream is tried again later.
 TURN_SECONDS = 5.0
-# The time-out for reading when a file began.
+# The time-out for reading when a file began. Short, because that check is optional and the copy waits for it.
 FILE_SECONDS = 10.0
 # Enough bytes for a timestamp and a little more.
 _HEAD_BYTES = 64

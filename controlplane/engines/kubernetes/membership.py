@@ -24,7 +24,7 @@ from controlplane.kubernetes_api.event_loops import event_loop
 
 logger = logging.getLogger(__name__)
 
-# How many connections are being opened at the same time, at most.
+# How many connections are being opened at the same time, at most, because each occupies a thread until it is open.
 OPENING = 8
 # How many connections are being closed at the same time, and how long `close` waits for them. Without an API server
 # each takes as long as a connection time-out, and the engine with the next settings waits for this.
@@ -32,11 +32,12 @@ CLOSING, CLOSING_SECONDS = 200, 15.0
 # The pause after a connection ended or could not be opened. It doubles, up to the longest, with each connection
 # that soon ended without a report (an image without python3) or printed too much.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-# A pod for which `exchange` was not called for this long is no longer part of an elastic job.
+# A pod for which `exchange` was not called for this long is no longer part of an elastic job, so its connection is
+# closed.
 UNASKED_SECONDS = 120.0
 # The longest line: a status has at most 64 KiB, and JSON escapes may take six times as much.
 LONGEST_LINE = 512 * 1024
-# How many reads from one pod are done before the next pod's turn.
+# How many reads from one pod are done before the next pod's turn, because all pods share one event loop.
 READS_PER_TURN = 16
 # The most lines per second from one pod, error output included; every 64 KiB count as one. The user controls the
 # pod's python3, so its output must be limited.

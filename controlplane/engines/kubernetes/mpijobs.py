@@ -23,7 +23,8 @@ from controlplane.kubernetes_api.names import RawView
 LAUNCHED_BY, OPERATOR = "launched_by", "mpi-operator"
 # The path where the operator mounts its key; our launcher uses its own key.
 OPERATORS_KEY_DIR = "/etc/trainyard/operator-ssh"
-# The annotation with one host's value of a variable; the template refers to it.
+# All hosts are made from one template, so a variable's value for one host is in this annotation, to which the template
+# refers.
 OWN_WORD = "own-word.trainyard.io/"
 OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAINYARD_GPU_MEMORY_MIB", "RANK")
 

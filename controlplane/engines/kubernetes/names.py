@@ -46,7 +46,7 @@ STOPPED = "trainyard.io/stopped"
 AFTER_ITS_END = "after-its-end"
 # Our name for a pod that an operator created and named.
 POD = "trainyard.io/pod"
-# The prefix of the job's own labels.
+# The prefix of the job's own labels, which could trigger controllers without it.
 USER_LABEL = "user.trainyard.io/"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 # Labels that the MPI operator gives to the pods of an MPIJob.

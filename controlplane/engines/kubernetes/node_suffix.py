@@ -26,7 +26,7 @@ class RenamedNodes:
 
     def __init__(self, engine: Engine, suffix: str) -> None:
         self._engine, self._suffix = engine, suffix
-        # By pod: the original report, and the renamed one.
+        # By pod: the original report, and the renamed one, because most reports are the same objects as before.
         self._known: dict[str, tuple[PodReport, PodReport]] = {}
 
     def __getattr__(self, name: str) -> Any:

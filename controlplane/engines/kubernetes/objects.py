@@ -16,7 +16,7 @@ from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
 
-# How long an object that was seen is assumed to exist.
+# How long an object that was seen is assumed to exist, which saves a request for each pod that needs it.
 REMEMBERED_SECONDS = 30.0
 # An object is not swept until this long after its last use.
 IN_USE_SECONDS = 30.0

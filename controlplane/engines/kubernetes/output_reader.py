@@ -29,7 +29,7 @@ from datasets.storage.base import Blocked, Budget
 from datasets.storage.claims import OutputTask
 
 ROOT = "/output"
-# The longest time that a copy may take.
+# The longest time that a copy may take: the cluster then ends the pod, also if the control plane is lost.
 POD_SECONDS = 6 * 3600
 SILENCE_SECONDS = 60.0
 CHUNK_BYTES = 1 << 20

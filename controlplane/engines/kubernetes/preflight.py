@@ -41,7 +41,6 @@ _MOST_SKEW_SECONDS = 1800
 _EXPIRES_SOON = timedelta(days=7)
 # As many nodes are sufficient to find out what a cluster has.
 _NODES = 500
-# An annotation of storage classes.
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 

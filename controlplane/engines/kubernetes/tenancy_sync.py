@@ -45,7 +45,8 @@ class Syncer:
     client: Client
     objects: Objects
     profile: ClusterProfile
-    # By identity: an object as we last applied it, and its `_shape` as the cluster returned it.
+    # By identity: an object as we last applied it, and its `_shape` as the cluster returned it, so that an unchanged
+    # object costs no request.
     _known: dict[str, tuple[Raw, Raw]] = field(default_factory=dict)
     # The cluster's objects by identity, at the last listing.
     _there: dict[str, Raw] = field(default_factory=dict)

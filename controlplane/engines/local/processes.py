@@ -13,7 +13,7 @@ SIGTERM = 15
 # The umask of processes in a pod: the usual 022, because the control plane's 077 would surprise jobs that share
 # files.
 POD_UMASK = 0o022
-# The variable that marks every process of a pod, including those that left its session.
+# The variable that marks every process of a pod, so that a stop also finds those that left its session.
 TOKEN_VARIABLE = "TRAINYARD_POD_TOKEN"
 
 # The positions of fields in /proc/<pid>/stat, counted after the command's name.
