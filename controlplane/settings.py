@@ -27,7 +27,7 @@ def _secret_key() -> str:
     processes that start at the same time, which all get the same key, and against kills, which leave no empty file."""
     path = STATE_DIR / "secret.key"
     if not path.exists():
-        # Creates the file with mode 0600.
+        # NamedTemporaryFile creates the file with mode 0600, since no other user may read the key.
         with NamedTemporaryFile("w", dir=STATE_DIR, prefix=".key-") as file:
             file.write(secrets.token_urlsafe(48))
             file.flush()
@@ -169,7 +169,7 @@ SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = f"{COOKIE_PREFIX}yard_session", f"{COOKI
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https://")
-# The pages' own scripts read this cookie and send it back in a header.
+# Not HttpOnly, because the pages' own scripts read this cookie and send it back in a header.
 CSRF_COOKIE_HTTPONLY = False
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"

@@ -246,7 +246,7 @@ def _read(asked: IO[bytes], answered: IO[bytes], name: str) -> Iterator[bytes]:
     header = answered.readline().split()
     if len(header) != 3:
         raise GitRefused("git_failed", f"git has no content {name}.")
-    # git writes a newline after each content.
+    # git writes a newline after each content, which must be read too.
     left = int(header[2]) + 1
     while left:
         piece = answered.read(min(left, _CHUNK_BYTES))

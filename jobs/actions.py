@@ -191,7 +191,7 @@ def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
         before = {name: getattr(job, name) for name in changes}
         write_fields(job, {**changes, "spec": {**job.spec, **changes}})
         write_audit(actor, "job.edit", "job", str(job.pk), before=before, after=dict(changes))
-        # The audit entry with the old values is written above.
+        # The audit entry with the old values is written above, so this needs no second one.
         _happened("job.edited", [job], actor, audit=False)
     return job
 

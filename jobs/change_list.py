@@ -118,7 +118,7 @@ def fetch(sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
 
             # The driver's own loader, which is written in C. Django's parses each time in Python.
             cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
-            # The ids are used as text.
+            # The ids are used as text, so they are not parsed into UUIDs first.
             cursor.adapters.register_loader("uuid", TextLoader)
         cursor.execute(sql, parameters)
         found: list[tuple[Any, ...]] = cursor.fetchall()

@@ -104,7 +104,7 @@ def _as_disruption(refusal: CommandRefused) -> CommandRefused:
     """Return a transient refusal with the code CLUSTER_FAILED, whose jobs are requeued; any other unchanged."""
     if not refusal.is_passing or refusal.code in DISRUPTIONS:
         return refusal
-    # The job did not cause the refusal.
+    # The job did not cause the refusal, so it must not count as its failure.
     return CommandRefused(CLUSTER_FAILED, refusal.message)
 
 

@@ -103,7 +103,7 @@ def _is_job_touched(touch: Touch) -> bool:
 def _may_move(touch: Touch) -> bool:
     """Return whether events of other jobs may change this one: True until it is final."""
     record = touch.state.get("job", {}).get(touch.subject)
-    # Its queue position and hold reason depend on other jobs.
+    # Its queue position and hold reason depend on other jobs, so they change without an event of its own.
     return record is None or record["status"]["state"] not in FINAL_STATES
 
 

@@ -12,7 +12,6 @@ from jobs.estimate_record import estimate_counts
 from jobs.lifecycle import QUEUED
 from jobs.models import Job
 
-# Start estimates of the last days are counted.
 ESTIMATE_DAYS = 7
 
 

@@ -32,7 +32,8 @@ from jobs.run_times import learned_run_times
 
 logger = logging.getLogger(__name__)
 
-# Time limit for simulating a cluster's queue; a start that is not reached within it is left open.
+# Time limit for simulating a cluster's queue, because a request waits for it; a start that is not reached within it is
+# left open.
 BUDGET_SECONDS = 5.0
 # How long one computation, which takes seconds, serves all jobs of the cluster, and how long its ranges are shown in
 # REST's job objects.

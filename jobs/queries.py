@@ -147,7 +147,7 @@ def pod_rows(pods: QuerySet[Pod]) -> list[tuple[uuid.UUID, dict[str, Any]]]:
     ordered = pods.order_by("attempt__number", "job_id", "rank", "allocations__device__index")
     found: dict[int, tuple[uuid.UUID, dict[str, Any]]] = {}
     for row in ordered.values(*columns):
-        # The join gives one row per device of a pod.
+        # The join gives one row per device of a pod, so a pod may come again.
         if row["id"] not in found:
             found[row["id"]] = (row["job_id"], _shape_pod(row, []))
         if row["allocations__milli_gpus"] is not None:

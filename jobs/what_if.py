@@ -19,7 +19,7 @@ from jobs.outlook import BUDGET_SECONDS, can_replay
 from jobs.recorded_week import RecordedWeek, recorded_week
 from jobs.run_times import learned_run_times
 
-# Time limit for replaying a week; jobs not reached within it are left out.
+# Time limit for replaying a week, because a request waits for it; jobs not reached within it are left out.
 WEEK_BUDGET_SECONDS = 20.0
 # A separate process, because requests for outlooks must not wait for a week's replay.
 week_simulator = Simulator()

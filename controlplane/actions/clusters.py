@@ -151,7 +151,7 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
     if it was attached. Writes nothing if the cluster was detached or a later check is pending."""
     with transaction.atomic():
         cluster = Cluster.objects.select_for_update(no_key=True).get(pk=command.required_cluster_id)
-        # The later check's payload includes the changes of this one.
+        # The later check's payload includes the changes of this one, so only its result counts.
         if cluster.detached_at is not None or _open_checks(cluster).filter(pk__gt=command.pk).exists():
             return
         failed = [check for check in checks if check["outcome"] == "failed"]

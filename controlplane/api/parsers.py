@@ -73,7 +73,7 @@ def parse_json(raw: bytes) -> Any:
 
 def _check_depth(raw: bytes) -> None:
     depth = 0
-    # Brackets inside strings do not nest.
+    # Strings are removed first, because brackets inside them do not nest.
     for bracket in _BRACKETS.finditer(_STRINGS.sub(b"", raw)):
         depth += 1 if bracket.group() in b"[{" else -1
         if depth > MAX_DEPTH:

@@ -70,7 +70,7 @@ def execute(command: registry.Command, words: list[str], trailing: list[str] | N
     try:
         args = parser.parse(prepare(words) if prepare else words)
     except SystemExit:
-        # Raised by argparse after printing help.
+        # Raised by argparse after printing help, which is a success.
         return DONE
     args.trailing = trailing or []
     if args.watch and not command.is_watchable:

@@ -71,7 +71,7 @@ class Client:
 
     def allow(self, seconds: float) -> None:
         """Set how many seconds to wait for each response from now on; closes the present connection."""
-        # The open connection has the earlier limit.
+        # The open connection has the earlier limit, so the next request opens another one.
         self.close()
         self._timeout = seconds
 

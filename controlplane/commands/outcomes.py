@@ -114,7 +114,7 @@ def _note_unreachable(command: Command, token: str, error: EngineUnreachable) ->
     """Record that the engine did not answer, and schedule a retry. Tries are limited only while the command's cluster
     is otherwise reachable, because then the fault may be in the command."""
     handler = handler_for(command.kind)
-    # Messages of TLS and HTTP libraries have lines.
+    # Messages of TLS and HTTP libraries have several lines, and an error is shown on one.
     words = " ".join(str(error).split())
     refusal = CommandRefused(CLUSTER_FAILED, _storable(words), is_passing=True)
     # Commands of volumes, snapshots and caches name no cluster: only their rows can show what they wait for.
@@ -140,7 +140,7 @@ def _try_again(
         _fail(handler, command, token, refusal)
         return
     pauses = handler.backoff_seconds
-    # `tries` includes the try that has just failed.
+    # `tries` includes the try that has just failed, so the first pause follows the first try.
     wait = timedelta(seconds=pauses[min(command.tries, len(pauses)) - 1])
     # `sent_at` is cleared, because the dispatcher sends no command twice within SEND_AGAIN_SECONDS.
     Command.objects.claimed_by(token).filter(pk=command.pk).update(

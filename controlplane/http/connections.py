@@ -73,7 +73,7 @@ class ServerConfig(uvicorn.Config):
             ws=LimitedWebsocket,
             # Compression doubles the CPU time of a send and takes 43 MB per 1,000 clients.
             ws_per_message_deflate=False,
-            # Django's settings configure logging.
+            # None, because Django's settings configure logging.
             log_config=None,
             access_log=False,
             server_header=False,
@@ -318,7 +318,7 @@ class LimitedHttp(HttpToolsProtocol):
         self._open.serve(self)
         cycle = self._cycle
         if cycle is not None and not cycle.response_complete:
-            # The response to an earlier request is still being sent.
+            # The response to an earlier request is still being sent, so a refusal would be taken for its rest.
             self.drop()
             return
         self.transport.write(_refusal(status, code, detail))
@@ -340,7 +340,7 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if not self.close_sent:
-            # The application has not started yet.
+            # The application has not started yet, so its scope can still be extended.
             self.scope[LEFT] = self._left  # type: ignore[literal-required]  # ours
 
     def check(self, now: float) -> None:

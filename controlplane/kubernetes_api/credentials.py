@@ -71,7 +71,7 @@ KEEPALIVE = [
         if hasattr(socket, name)
     ),
 ]
-# The official loader's table of temporary files is shared by the whole process.
+# The official loader's table of temporary files is shared by the whole process, so only one thread loads at a time.
 _loading = threading.Lock()
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _UNSUPPORTED = {
@@ -355,7 +355,7 @@ def _token_end(token: Any) -> datetime | None:
     if len(parts) != 3:
         return None
     try:
-        # JWTs omit the padding of base64.
+        # JWTs omit the padding of base64, without which Python does not decode it.
         claims = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return datetime.fromtimestamp(claims["exp"], UTC)
     except (ValueError, TypeError, KeyError, OverflowError):

@@ -241,11 +241,11 @@ class Model:
         self._keep = keep
         self._lock = threading.Lock()
         self._items: dict[str, Any] = {}
-        # Also contains the objects deleted since the last list.
+        # Also contains the objects deleted since the last list, so that an older state does not bring one back.
         self._versions: dict[str, int] = {}
         # The version of the last list.
         self._listed = 0
-        # The objects that requests returned since the last list began.
+        # The objects that requests returned since the last list began, because that list may be older than they are.
         self._observed: dict[str, Entry] = {}
         self._shown: Mapping[str, Any] | None = None
 

@@ -252,7 +252,7 @@ class Hub:
         changed = {old: new for old, new in identities.items() if old is not new}
         if not changed:
             return
-        # The cached identities have the old rights.
+        # The cached identities have the old rights, so they are looked up again.
         self._known.clear()
         for old, new in changed.items():
             for listener in list(self._identities.get(old, ())):

@@ -164,7 +164,7 @@ def _by_token(secret: str) -> Identity | None:
 
 def _by_session(key: str) -> Identity | None:
     if "\0" in key:
-        # PostgreSQL refuses NUL in a query parameter.
+        # PostgreSQL refuses NUL in a query parameter, so such a value is not looked up.
         return None
     store = import_module(settings.SESSION_ENGINE).SessionStore(session_key=key)
     user_id, stamp = store.get(SESSION_KEY), store.get(HASH_SESSION_KEY, "")

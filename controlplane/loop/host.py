@@ -28,7 +28,7 @@ def start_loop(**_: object) -> None:
         _runner.start()
     except Exception as error:
         logger.exception("the worker ends: it cannot host the loop")
-        # Celery continues after any other exception of a handler.
+        # SystemExit, because Celery continues after any other exception of a handler.
         raise SystemExit(1) from error
 
 

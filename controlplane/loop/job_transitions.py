@@ -148,7 +148,7 @@ def _disruptions(job: Job, now: datetime) -> int:
     count = 0
     attempts = Attempt.objects.filter(job=job).order_by("-number")
     columns = ("number", "outcome", "started_at", "ended_at")
-    # More than the number of back-off steps makes no difference.
+    # More than the number of back-off steps makes no difference, so the newest ten are enough.
     for number, outcome, started_at, ended_at in attempts.values_list(*columns)[:10]:
         ran = (ended_at or now) - (started_at or ended_at or now)
         is_earlier = number < job.attempt

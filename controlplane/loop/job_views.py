@@ -14,8 +14,7 @@ from datasets.queries.job_data import JobData
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
 
-# States in which the attempt has started. In earlier states the row still has the previous attempt's start
-# time.
+# States in which the row's start time is the attempt's: in earlier ones it is still that of the previous attempt.
 _HAVE_RUN = (*lifecycle.RUNNING_STATES, lifecycle.STOPPING)
 _view = quick_constructor(JobView)
 

@@ -103,7 +103,7 @@ def _await(
 
 
 def _is_held(one: Awaited, now: datetime) -> bool:
-    # Negative if the clock was set back.
+    # Negative if the clock was set back, which must not hold jobs back for as long again.
     return 0 <= (now - one.since).total_seconds() < HELD_SECONDS
 
 

@@ -81,7 +81,7 @@ class Runner:
         self._dispatcher, self._dispatch_wakeup = Dispatcher(has_broker=has_broker), threading.Event()
         # Whether this process has prepared its first cycle.
         self._is_prepared = False
-        # Whether a cycle of this process has been completed.
+        # Whether a cycle of this process has been completed: the first one makes the objects that all later ones keep.
         self._has_led = False
 
     def start(self) -> None:

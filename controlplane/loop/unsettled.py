@@ -61,7 +61,7 @@ def _all(cluster: int) -> QuerySet[Job]:
     # A union: PostgreSQL would join all pods of active jobs for one subquery with both conditions on pods, and start
     # parallel workers for one condition on all active jobs.
     unsettled = others.values("pk").union(ended.values("job"), begun.values("job"))
-    # Every writer of several job rows locks them in key order.
+    # Every writer of several job rows locks them in key order, so that writers cannot deadlock.
     return Job.objects.filter(pk__in=unsettled).order_by("pk").select_related("project", "user")
 
 

@@ -189,7 +189,8 @@ class _Cycle:
 
     def _why_no_turn(self, job_class: JobClass) -> Cause | None:
         """Return why the next job of a class may not be served in this phase; None if it may."""
-        # In a full cluster most classes are neither in share nor able to replace others.
+        # In a full cluster most classes are neither in share nor able to replace others, so they are passed over at
+        # once.
         if not (job_class.head.is_in_share or self._has_lower_running(job_class)):
             return self._cause_of_refusal(job_class)
         if self._can_stay_in_share(job_class) or self._moves.may_replace(job_class.head):

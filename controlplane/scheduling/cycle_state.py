@@ -284,7 +284,8 @@ class CycleState:
         self._count_later(job, start.placements, 1)
 
     def _count_later(self, job: JobView, placements: Sequence[PodPlacement], sign: int = -1) -> None:
-        # The gang's own capacity was subtracted from the later capacity when the reservation was made.
+        # The gang's own capacity was subtracted from the later capacity when the reservation was made, and must not be
+        # twice.
         if self.reservation is not None and job.id != self.reservation.item.job.id:
             self.reservation.count(job, placements, sign)
 

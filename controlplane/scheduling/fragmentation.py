@@ -48,7 +48,8 @@ class Gradient:
         self._total = max(1, sum(count for _, count in mix))
         self._useless: dict[_State, float] = {}
         self._by_devices: dict[tuple[tuple[SharingMode, ...], tuple[int, ...]], list[int]] = {}
-        # Per request and node, the node's version and its best place at that version.
+        # Per request and node, the node's version and its best place at that version, because most nodes do not change
+        # from one search to the next.
         self._scored: dict[Request, list[tuple[int, _Scored | None]]] = {}
 
     def twin(self) -> Gradient:

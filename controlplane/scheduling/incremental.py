@@ -22,7 +22,7 @@ Changes = list[tuple[JobView | None, JobView | None]]
 
 # The fraction of all jobs; when more than this differ, building a new state is cheaper.
 MOST_CHANGED = 0.5
-# The jobs that are compared at once.
+# The jobs that are compared at once, because slices are compared without a loop in Python.
 BLOCK = 256
 _all_but_the_checkpoint = attrgetter(
     *(field.name for field in fields(JobView) if field.name != "last_checkpoint_at")

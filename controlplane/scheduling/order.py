@@ -347,7 +347,7 @@ def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
     sums: dict[str, tuple[int, int]] = {}
     for one in classes:
         count = len(one.jobs) - one.at
-        # A running job's missing workers are in the demand of that job (accounts.py).
+        # A running job's missing workers are in the demand of that job (accounts.py), so they are not counted again.
         if count and not one.jobs[0].grows:
             # Elastic jobs count with all their pods: a share covers what a project could use, not only its
             # minimum.

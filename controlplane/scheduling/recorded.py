@@ -107,7 +107,7 @@ class Replay:
         while self._ends and self._ends[0][0] <= now:
             end, name = heapq.heappop(self._ends)
             job = self._active.get(name)
-            # A job that was stopped in between ends later than this entry.
+            # A job that was stopped in between ends later than this entry, which is then outdated.
             if job is not None and (job.started_at or 0) + self._left[name] == end:
                 del self._active[name]
                 ended = True

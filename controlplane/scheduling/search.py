@@ -116,7 +116,7 @@ def _search_in(
     search = _Search(request, policy, by_name, missing)
     ordered = sorted(by_name.values(), key=lambda local: (local.bound, local.node.order))
     if policy.required:
-        # The search of a gang does not reach all nodes of a large cluster.
+        # The search of a gang does not reach all nodes of a large cluster, so those of required victims come first.
         ordered.sort(key=lambda local: policy.required.isdisjoint(local.candidates))
     if missing == 1:
         _search_one_pod(search, ordered)

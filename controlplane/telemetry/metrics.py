@@ -16,7 +16,7 @@ SUBJECTS = ("cluster", "project", "node", "device", "job")
 # The kind of event that announces new samples.
 SAMPLED = "telemetry.sampled"
 
-# Metrics that only change when jobs or nodes do, so they are stored as change points and not once per step.
+# Metrics that are stored as change points, because allocation must be exact over any range.
 STEPWISE = (GPUS_ALLOCATED, GPU_CAPACITY)
 # The value of `by` for subjects of the form "PROJECT_ID/USER_ID".
 MEMBER = "member"

@@ -20,7 +20,7 @@ TIME_TICKS = [
     {"dtickrange": [MINUTE, DAY - 1], "value": "%H:%M"},
     {"dtickrange": [DAY, None], "value": "%-d %b"},
 ]
-# Share of the x axis that a mark's label needs.
+# Share of the x axis that a mark's label needs; labels that would overlap others are omitted.
 MARK_SHARE = 0.16
 
 

@@ -15,7 +15,7 @@ ROW_PIXELS, AROUND_PIXELS = 22, 52
 def users_chart(hours: Sequence[tuple[str, float]], *, theme: Theme) -> Chart:
     """Return the figure of (user, GPU hours), largest first; users after the first 15 are in the table only."""
     plotly, palette = graph_objects(), palette_for(theme)
-    # Plotly draws the first bar at the bottom.
+    # Reversed, because Plotly draws the first bar at the bottom.
     shown = list(reversed(hours[:BARS_MOST]))
     top = nice_ceiling(max((value for _name, value in shown), default=1.0))
     bars = plotly.Bar(

@@ -88,7 +88,7 @@ def _asked_milli(project: Project, spec: Mapping[str, Any]) -> int:
             .values_list("memory_mib", flat=True)
         )
         return int(1000 * spec["gpu_memory_mib"] / (largest.first() or spec["gpu_memory_mib"]))
-    # An elastic job can start with fewer workers.
+    # An elastic job can start with fewer workers, so its minimum decides.
     return int(spec["gpus"]) * int(spec["min_workers"] or spec["workers"])
 
 

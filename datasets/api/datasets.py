@@ -96,7 +96,7 @@ class ProjectDatasets(ApiView):
 
     @operation("Create an empty dataset", answer=ref("Dataset"), status=201, body=NEW_DATASET)
     def post(self, call: Call, name: str) -> Answer:
-        # Check access before reading the body.
+        # Check access before reading the body, so that a refused request costs little.
         project = project_for(call.actor, name, needed=Role.MEMBER)
         # Sharing shows the project's data to every user, so it requires the owner role, as for a change.
         if call.body.get("is_shared"):

@@ -46,7 +46,7 @@ class Listing:
 
     def __init__(self, root: bytes) -> None:
         self._output = -1
-        # A file that changes later is newer.
+        # Taken before the listing begins, so that a file which changes during it is newer.
         self.started_ns = time.time_ns()
         self._process: subprocess.Popen[bytes] | None = None
         with suppress(OSError, AttributeError):

@@ -53,7 +53,8 @@ class HttpSink:
         self._headers = {"Content-Type": "application/octet-stream", "Accept": "application/json", **headers}
         self._path = f"{self._parts.path.rstrip('/')}/api/v1/datasets/{dataset}/content/"
         self._connection: http.client.HTTPConnection | None = None
-        # When the request under way last sent something, on the monotonic clock.
+        # When the request under way last sent something, on the monotonic clock: a slow line still sends, a server that
+        # reads nothing makes it stop.
         self._moved_at = 0.0
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:

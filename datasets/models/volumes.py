@@ -64,7 +64,7 @@ class VolumeUse(models.Model):
     is_read_only = models.BooleanField(default=False)
     # Events of the job that trigger a snapshot: success, preempt, epoch, best_metric.
     snapshot_on = models.JSONField(default=list)
-    # Whether the job's events are still watched.
+    # Whether the job's events are still watched; false after its end, so that later runs skip it.
     is_watched = models.BooleanField(default=False)
     # The best metric so far: {"name": "accuracy", "value": 0.93}.
     best = models.JSONField(default=dict)

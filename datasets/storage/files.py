@@ -328,7 +328,7 @@ def changed_at(path: Path) -> float:
 def renew_file(path: Path) -> bool:
     """Set the file's change time, and nothing else, to now. Return False if the file does not exist."""
     try:
-        # A chmod sets the change time even if the mode stays the same.
+        # Only for its effect on the change time, which a chmod sets even if the mode stays the same.
         path.chmod(path.stat().st_mode & 0o777)
     except FileNotFoundError:
         return False

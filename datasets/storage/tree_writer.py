@@ -70,7 +70,7 @@ def spans(places: Sequence[tuple[int, int]], most_bytes: int = READ_BYTES) -> It
 
 def main() -> None:
     """Run a child of datasets.storage.writer_pool.WriterPool: answer messages from standard input until it ends."""
-    # It makes no cycles.
+    # It makes no cycles, so looking for them would only take time.
     gc.disable()
     source, target = sys.stdin.buffer, sys.stdout.buffer
     if (head := read_message(source.read)) is None:

@@ -30,7 +30,7 @@ NEVER_TO_A_POD = frozenset({
 NEVER_TO_A_BROWSER = frozenset({
     b"set-cookie", b"set-cookie2", b"clear-site-data", b"strict-transport-security", b"public-key-pins",
     b"alt-svc", b"nel", b"report-to", b"reporting-endpoints",
-    # Written by our own server.
+    # Written by our own server, so that a browser would get them twice.
     b"date", b"server",
 })  # fmt: skip
 WEBSOCKET = frozenset({

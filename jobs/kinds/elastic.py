@@ -11,7 +11,7 @@ from controlplane.fields import FieldError
 from controlplane.scheduling.sizes import FASTEST, MOST_WORKERS, SLOWEST, nearest_sizes
 from jobs.kinds.base import Batch, is_share
 
-# Limit on the sizes listed in a message.
+# Limit on the sizes listed in a message, so that it stays readable.
 MOST_SHOWN = 12
 
 

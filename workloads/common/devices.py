@@ -49,7 +49,7 @@ def take_device() -> DeviceUse:
     # An MPI rank in a pod with one device sees only that device.
     index = rank_info_from(os.environ).local_rank % torch.cuda.device_count()
     device = torch.device("cuda", index)
-    # NCCL's object collectives use the current device.
+    # NCCL's object collectives use the current device, which must be this rank's own.
     torch.cuda.set_device(device)
     fraction = memory_fraction(torch.cuda.get_device_properties(device).total_memory // MIB)
     if fraction < 1:

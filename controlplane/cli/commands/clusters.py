@@ -156,7 +156,7 @@ def cluster_edit(args: Namespace, session: Session) -> int:
     if args.usage_half_life is not None:
         changes["usage_half_life_hours"] = args.usage_half_life.hours
     if args.set or args.unset:
-        # The API replaces the settings as a whole.
+        # The API replaces the settings as a whole, so the present ones are sent with the changes.
         present = session.get(_path(args.name))["settings"] or {}
         kept = {name: value for name, value in present.items() if name not in (args.unset or [])}
         changes["settings"] = {**kept, **dict(args.set or [])}

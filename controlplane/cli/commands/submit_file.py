@@ -17,7 +17,7 @@ from controlplane.cli.session import Session
 
 Body = dict[str, Any]
 
-# The server accepts bodies up to 1 MiB.
+# The server accepts bodies up to 1 MiB, so a batch must stay below that.
 BATCH_JOBS, BATCH_BYTES = 100, 1_000_000
 _PLACE = re.compile(r"\A/jobs/(\d+)")
 

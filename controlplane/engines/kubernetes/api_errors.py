@@ -27,7 +27,7 @@ _ADMISSION: tuple[_Meaning, ...] = (
      False),
     (r"no PriorityClass with name (\S+) was found", base.ADMISSION_REFUSED,
      "The cluster has no PriorityClass {0} yet; it is created again.", True),
-    # A new namespace gets its default service account a moment later.
+    # A new namespace gets its default service account a moment later, so the next try may succeed.
     (r'error looking up service account \S+: serviceaccount "([^"]+)" not found', base.ADMISSION_REFUSED,
      "The namespace has no service account {0} yet.", True),
 )
@@ -104,7 +104,7 @@ def refusal_of(error: ApiError, kind: str = "object of this kind") -> EngineRefu
         # Without the name of the object, its kind is not defined.
         (status == 404 and not error.details.get("name"), base.DEFINITION_MISSING,
          f"The cluster does not serve {kind} (any more): was its definition (CRD) removed? {said}", True),
-        # The next try creates a missing namespace again.
+        # A missing namespace is a temporary reason, because the next try creates it again.
         (status == 404, base.ADMISSION_REFUSED, f"The cluster has no such object: {said}", "namespaces" in message),
         (True, base.ADMISSION_REFUSED, f"The cluster refuses it ({status} {error.reason}): {said}", False),
     )

@@ -236,7 +236,8 @@ class Absences:
         return {**nodes, **absent} if absent else nodes
 
 
-# By the pod's uid: the pod and its node, as the store had them, and the report.
+# By the pod's uid: the pod and its node, as the store had them, and the report, which is valid while both are the same
+# objects.
 Known: TypeAlias = dict[str, tuple[Raw, Raw, PodReport]]
 
 
@@ -246,7 +247,7 @@ class KnownReports:
 
     def __init__(self) -> None:
         self._known: Known = {}
-        # Uid -> the error that was logged.
+        # Uid -> the error that was logged, so that it is logged only once.
         self._unreadable: dict[str, str] = {}
 
     def of(self, pods: Iterable[Raw], nodes: Mapping[str, Raw], now: datetime) -> tuple[PodReport, ...]:

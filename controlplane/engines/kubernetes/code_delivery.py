@@ -47,7 +47,7 @@ def _step(
     return {
         "name": name,
         "command": list(command),
-        # `failure` finds the program's last line in the container's status.
+        # So that `failure` finds the program's last line in the container's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "10m", "memory": memory}, "limits": {"memory": limit}},
         **{key: main[key] for key in kept if main.get(key)},

@@ -17,7 +17,7 @@ from pathlib import Path
 from controlplane.engines.kubernetes.pod_program import leave
 from controlplane.engines.place_files import PIECE_BYTES, Folders, place_member
 
-# Exit codes.
+# Exit codes, from which code_delivery.py derives the reason of a failure.
 NOT_FETCHED, MISSING, NOT_PLACED = 81, 82, 83
 URL, TOKEN, TREE, TARGET = (
     "TRAINYARD_CODE_URL", "TRAINYARD_CODE_TOKEN", "TRAINYARD_CODE_TREE", "TRAINYARD_CODE_TARGET",

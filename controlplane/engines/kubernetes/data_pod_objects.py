@@ -79,7 +79,7 @@ def pod(
         "imagePullPolicy": profile.image_pull_policy,
         "command": list(command),
         "env": [{"name": key, "value": value} for key, value in env.items()],
-        # DataPod finds the program's last line in the container's status.
+        # So that DataPod finds the program's last line in the container's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": manifests.container_security(profile),

@@ -170,7 +170,7 @@ class DataPod:
             elif time.monotonic() - read_at > SILENCE_SECONDS + UNREAD_SECONDS:
                 where = f"The pod that {self._work} runs on {pod['spec'].get('nodeName')}"
                 raise Blocked("log_not_read", line(f"{where}, and its log cannot be read: {trouble}"))
-            # The pod object shows the end a moment after its log does.
+            # The pod object shows the end a moment after its log does, so wait for it.
             self.wait(pod)
 
     def require_python(self, ended: Raw) -> None:

@@ -153,7 +153,7 @@ def _pod(labels: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _node(labels: Mapping[str, str]) -> str:
-    # The label `instance` ends with the exporter's port.
+    # The label `instance` ends with the exporter's port, which is no part of a node's name.
     return _first(labels, NODE_LABELS).partition(":")[0]
 
 

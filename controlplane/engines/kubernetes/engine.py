@@ -317,7 +317,7 @@ class KubernetesEngine:
     def _remove(self, pod: Raw) -> None:
         """Remove our finalizer from a pod, then delete the pod. Repeatable, because the process may die in between."""
         path, uid = names.pod_path(pod), pod["metadata"]["uid"]
-        # A 409 means that another pod has this name now.
+        # A 409 means that another pod has this name now, so ours is gone already.
         with refusals(404, 409):
             released = self.client.remove_finalizer(path, names.FINALIZER, uid=uid)
             if released is not None and released["metadata"].get("deletionGracePeriodSeconds") != 0:

@@ -205,7 +205,7 @@ def group_key(pod: Mapping[str, Any]) -> str:
 def verdict(group: Mapping[str, Any], profile: ClusterProfile) -> Verdict | None:
     """Return why KAI does not place an attempt, from its PodGroup; None if KAI has not reported a reason."""
     conditions = (group.get("status") or {}).get("schedulingConditions") or ()
-    # The newest condition is the last.
+    # The newest condition is the last, so look from the end.
     condition = next((item for item in reversed(conditions) if item.get("status", "True") == "True"), None)
     if condition is None:
         return None

@@ -75,7 +75,7 @@ class LogCopy:
     gaps: GapRule = field(default_factory=GapRule)
     # Whether the end record was written.
     is_drained: bool = False
-    # True if its stream continued until the node ended it normally.
+    # True if its stream continued until the node ended it normally: then all output was copied.
     is_followed: bool = False
     # Doubled by each try without new output, so that a log that cannot be read costs few requests.
     pause_seconds: float = PAUSE_SECONDS

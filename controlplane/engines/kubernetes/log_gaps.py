@@ -35,13 +35,13 @@ class GapRule:
     # The time of the first line that we read, unless the first file was judged before.
     first_ms: int | None = None
     _last_ms: int = 0
-    # The number of bytes that we have read.
+    # The number of bytes that we have read, from which the rate of the output is estimated.
     _size: int = 0
     # When the present stream was opened.
     _open_ms: int = 0
     # All output before this time was read: first the container's start, then the end of each stream without output.
     _covered_ms: int | None = None
-    # How long no stream was open before `_open_ms`.
+    # How long no stream was open before `_open_ms`: output of this time may be missing.
     _unseen_ms: int = 0
     _is_judged: bool = False
 

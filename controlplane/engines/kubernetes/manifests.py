@@ -55,7 +55,7 @@ def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> 
     selected = {names.JOB_ID: spec.job_id, names.ATTEMPT: str(spec.attempt)}
     metadata = _metadata(spec, profile, names.service_name(spec.job_id, spec.attempt))
     metadata["ownerReferences"] = [owner(made)]
-    # Ranks look each other up before any of them is ready.
+    # Ranks look each other up before any of them is ready, so their addresses must be published at once.
     body = {"clusterIP": "None", "selector": selected, "publishNotReadyAddresses": True}
     return names.manifest("Service", metadata, spec=body)
 

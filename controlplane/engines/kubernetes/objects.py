@@ -37,7 +37,7 @@ class Objects:
     ) -> None:
         self._client, self._installation, self._clock = client, installation, clock
         self._seen: dict[str, tuple[float, Raw]] = {}
-        # By path: when the object was last requested, or its last use ended.
+        # By path: when the object was last requested, or its last use ended; a sweep spares what is in use.
         self._used: dict[str, float] = {}
         # By path: how many blocks of `in_use` are running.
         self._users = Counter[str]()
@@ -129,7 +129,7 @@ class Objects:
         path = names.path_of(body)
         found = self.read(path)
         if found is None:
-            # A 409 means that another process created it first.
+            # A 409 means that another process created it first, so nothing is left to do.
             with refusals(409):
                 found = self._client.create(_list_of(body), body)
         found = found or self._read_made(path)

@@ -15,7 +15,7 @@ from typing import IO, NoReturn
 
 from controlplane.engines.kubernetes.pod_program import leave
 
-# Exit codes.
+# Exit codes, from which output_reader.py derives the reason of a failure.
 MISSING, LINKED, UNREADABLE = 81, 82, 83
 CHUNK_BYTES = 1 << 20
 NAMED = 5

@@ -250,7 +250,7 @@ def _was_deleted(raw: Raw, ended: Raw) -> bool:
         return False
     finished = _time(ended.get("finishedAt"))
     grace = timedelta(seconds=raw["metadata"].get("deletionGracePeriodSeconds") or 0)
-    # Both times are in whole seconds.
+    # Both times are in whole seconds, so they may differ by one.
     return finished is None or finished >= deleted - grace - timedelta(seconds=1)
 
 

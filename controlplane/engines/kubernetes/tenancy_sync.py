@@ -50,7 +50,7 @@ class Syncer:
     _known: dict[str, tuple[Raw, Raw]] = field(default_factory=dict)
     # The cluster's objects by identity, at the last listing.
     _there: dict[str, Raw] = field(default_factory=dict)
-    # The identities of the wanted objects at the last listing.
+    # The identities of the wanted objects at the last listing: with others, the next one is due at once.
     _wanted: frozenset[str] = frozenset()
     _checked_at: float = float("-inf")
     _swept_at: float = float("-inf")
@@ -190,7 +190,7 @@ class Syncer:
                 self._remove(path, found)
 
     def _remove(self, path: str, found: Raw) -> None:
-        # A 409 means that a newer object has this name.
+        # A 409 means that a newer object has this name, which must stay.
         with refusals(409):
             self.client.delete(path, uid=found["metadata"]["uid"])
 
@@ -211,7 +211,7 @@ def contains(found: Any, wanted: Any) -> bool:
     """Return whether `found` contains everything in `wanted`. It may contain more, because the server adds fields. A
     quantity in another notation counts as different."""
     if found is None:
-        # The server omits empty fields.
+        # The server omits empty fields, so an absent one is right if the wanted one is empty.
         return not wanted
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
         keys = wanted.keys() - {"kind", "apiVersion"}

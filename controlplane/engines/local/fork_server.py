@@ -86,7 +86,7 @@ def run(launch: shim.Launch) -> None:
     _show_token(launch.env[processes.TOKEN_VARIABLE])
     os.environ.clear()
     os.environ.update(launch.env)
-    # Read at the start of an interpreter.
+    # An interpreter reads the time zone at its start, but this one started with that of the server.
     time.tzset()
     _draw_numbers_anew()
     for name in [name for name in sys.modules if name.partition(".")[0] == "controlplane"]:
@@ -95,7 +95,8 @@ def run(launch: shim.Launch) -> None:
     sys.path_importer_cache.clear()
     name, *arguments = launch.argv[1:] if launch.argv[1] != "-m" else launch.argv[2:]
     sys.orig_argv, sys.argv = list(launch.argv), [name, *arguments]
-    # The interpreter still uses the dictionary of this file's module after the program.
+    # The interpreter still uses the dictionary of this file's module after the program, so the module must not be
+    # freed.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules["__main__"]))
     # The program's module is never freed either, because threads and functions called at exit need what it
     # has defined.
@@ -103,7 +104,7 @@ def run(launch: shim.Launch) -> None:
     vars(program)["__builtins__"] = builtins
     if launch.argv[1] == "-m":
         _set_path(os.getcwd())
-        # What Python itself calls for `-m`.
+        # What Python itself calls for `-m`, so that the program runs as in an interpreter of its own.
         runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # typeshed lacks it
     else:
         _set_path(os.path.dirname(os.path.realpath(name)))

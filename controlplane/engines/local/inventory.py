@@ -89,7 +89,7 @@ def _reading(nvml: Any, index: int) -> UsageReport:
     try:
         utilization = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
     except nvml.NVMLError:
-        # A GPU in MIG mode has no utilisation as a whole.
+        # A GPU in MIG mode has no utilisation as a whole, so only its memory is reported.
         utilization = None
     return UsageReport("", index, utilization, nvml.nvmlDeviceGetMemoryInfo(handle).used // MIB)
 

@@ -48,7 +48,7 @@ def recipe_for(
     """
     is_ours = env.get("PATH", "").partition(":")[0] == str(Path(sys.executable).parent)
     is_users = any(_READ_AT_START.match(name) for name in chosen)
-    # Entries of a relative path mean other directories in the server.
+    # Entries of a relative path mean other directories in the server, so such a pod cannot be forked from it.
     is_absolute = all(os.path.isabs(entry) for entry in env.get("PYTHONPATH", "/").split(":"))
     if not modules or not is_ours or is_users or not is_absolute or not is_program(argv):
         return None
@@ -75,7 +75,7 @@ class ForkServers:
         self._recipe: Recipe | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        # When the server was started, monotonic.
+        # When the server was started, monotonic: starts wait for its imports only until WAIT_SECONDS later.
         self._began_at = 0.0
         # Recipes whose server ended before it was ready, because an import failed.
         self._refused: set[Recipe] = set()
