@@ -16,7 +16,7 @@ _DURATION_PART = re.compile(r"\s*(\d+)\s*([smhd]?)\s*", re.IGNORECASE)
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([MGT])(?:iB?)?)?")
 _MIB = {"T": 1024 * 1024, "G": 1024, "M": 1, None: 1}
-# The items of a list that a message names.
+# The items of a list that a message names, so that it stays readable.
 _SHOWN = 5
 
 

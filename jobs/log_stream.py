@@ -33,7 +33,7 @@ from jobs.log_tail import gap_record, line_record, size_of
 from jobs.models import Job
 
 POLL_SECONDS = 0.1
-# Interval between reads of the job's state while its log does not grow.
+# Interval between reads of the job's state while its log does not grow, because each is a query.
 LOOK_SECONDS = 1.0
 # A shorter interval for the first SOON_MOST reads: the first line, or the job's end, is likely soon.
 SOON_SECONDS, SOON_MOST = 0.2, 50

@@ -37,11 +37,11 @@ class CommandHandler:
     max_tries: ClassVar[int | None] = 5
     # The delays before the second try, the third, and so on.
     backoff_seconds: ClassVar[tuple[int, ...]] = (1, 2, 5, 10, 30)
-    # True if it removes what a deleted object left: retried without limit.
+    # True if it removes what a deleted object left: retried without limit, because nothing else would remove it.
     is_cleanup: ClassVar[bool] = False
     # True if it is executed before the other commands of its engine queue, as stops are because they free GPUs.
     goes_first: ClassVar[bool] = False
-    # True if its payload is erased when the command ends.
+    # True if its payload contains secrets, which must be erased when the command ends.
     has_secrets: ClassVar[bool] = False
 
     def run(self, run: "CommandRun") -> Any:

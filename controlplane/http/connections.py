@@ -29,7 +29,8 @@ from controlplane.http.problem_details import PROBLEM_JSON, problem_details
 
 # One sweep checks the time limits of all connections, instead of a timer for each wait of each connection.
 SWEEP_SECONDS = 0.5
-# The interval of checks on a websocket whose data is not being read.
+# The interval of checks on a websocket whose data is not being read: no disconnect arrives then, and only a ping
+# reveals one.
 PROBE_SECONDS = 2.0
 # After a refusal, the client's data is read for this long: closing at once would reset the connection before the
 # response is read.

@@ -78,7 +78,7 @@ class Client:
         self.calls: Counter[tuple[str, str]] = Counter()
         # The last response's Date header, and when it arrived (monotonic clock).
         self._dated: tuple[str, float] | None = None
-        # The credential headers of the last request.
+        # The credential headers of the last request, which are removed from messages of errors.
         self._credentials: Mapping[str, str] = {}
         self._counting = threading.Lock()
         self._api = ApiClient(access.configuration())

@@ -54,7 +54,8 @@ TOKEN_UNREADABLE = "token_unreadable"
 NOT_IN_CLUSTER = "not_in_cluster"
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# The keys of a kubeconfig's cluster and user that are passed to the official loader.
+# The keys of a kubeconfig's cluster and user that are passed to the official loader: others would make it read files or
+# start programs of this machine.
 _KEPT = {
     "cluster": ("server", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name"),
     "user": ("client-certificate-data", "client-key-data"),

@@ -16,7 +16,7 @@ MOST_TOKEN_BYTES = 16 * 1024
 # In characters; a shorter text would be found in any message.
 LEAST_SECRET = 4
 HIDDEN = "[hidden]"
-# The fields of `exec` that are no secrets.
+# The fields of `exec` that are no secrets; every other text of it is hidden in messages.
 _PROGRAM = (
     "command",
     "apiVersion",

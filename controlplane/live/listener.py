@@ -33,7 +33,8 @@ class Listener:
     identity: Identity
     deliver: Callable[[Frame], Awaitable[None]]
     on_end: Callable[[int, str], None]
-    # By topic, the function that returns its present state frame.
+    # By topic, the function that returns its present state frame: called when the frame is sent, so that it is not
+    # outdated.
     fresh: dict[str, Callable[[], Frame]] = field(default_factory=dict)
     blocked_since: float | None = None
     is_ended: bool = False

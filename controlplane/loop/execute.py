@@ -113,7 +113,7 @@ class WorkerPool:
             self._take()
             if not self._under_way:
                 return done
-            # Each call that returns sets the event.
+            # Each call that returns sets the event, so its result is recorded without a delay.
             self.wakeup.wait(LOOK_AGAIN_SECONDS)
             if not all(future.done() for future in self._under_way):
                 time.sleep(GATHER_SECONDS)

@@ -187,7 +187,7 @@ class JobCache:
 
     def __init__(self) -> None:
         self.views: tuple[JobView, ...] = ()
-        # Another object after any of the statuses changed.
+        # Another object after any of the statuses changed, so that a change is found without a comparison.
         self.holds: Mapping[str, HoldStatus] = _Holds(self)
         self._rows = RowCache(_JOB_COLUMNS)
         self.usage = UsageCache()

@@ -57,7 +57,7 @@ class Period:
         if now - since >= LINGER_SECONDS:
             self._busy.clear()
         if rouses != self._rouses:
-            # Another thread called `rouse` meanwhile.
+            # Another thread called `rouse` meanwhile, which must not be lost.
             self.rouse()
 
     def has_news(self) -> bool:

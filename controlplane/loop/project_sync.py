@@ -38,7 +38,7 @@ WITHOUT_IT = "Jobs of the other projects go on; those of this one may not start 
 HELD_SECONDS = 30
 
 
-# Set when a cluster lacks the latest numbers.
+# Set when a cluster lacks the latest numbers, so that the loop sends them at once.
 sync_requested = threading.Event()
 # Keyed by engine, because a newly opened engine has been sent nothing.
 _sent: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()

@@ -142,7 +142,8 @@ class Device(models.Model):
     allocated_milli = models.IntegerField(default=0)
     utilization = models.FloatField(null=True)  # 0..1, last measured
     memory_used_mib = models.PositiveIntegerField(null=True)
-    # When utilisation was last above zero.
+    # When utilisation was last above zero, accurate to some seconds, so that a busy device is not written with each
+    # measurement.
     busy_at = models.DateTimeField(null=True)
     # False if the engine no longer reports it; the row is kept for history.
     is_present = models.BooleanField(default=True)

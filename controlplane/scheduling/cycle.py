@@ -320,7 +320,7 @@ class _Cycle:
                 continue
             if not self._serve_by_moving():
                 break
-        # The jobs that this phase served have their minimum size.
+        # The jobs that this phase served have their minimum size, so they can still be widened.
         self.widening.in_share()
 
     def _reserve_again(self) -> bool:
@@ -355,7 +355,7 @@ class _Cycle:
         """Return the decisions in the order in which they apply: stop, start, hold."""
         state = self._state
         holds = Holds(state, self._classes, self._impossible)
-        # What missing workers of running jobs get is `growth`: outside of this package they are not jobs.
+        # What missing workers of running jobs get is `growth`, because outside of this package they are not jobs.
         jobs = [name for name in state.promises if not state.jobs[name].grows]
         promised = {name: state.promises[name][1] for name in jobs}
         starts = [start for start in state.starts.values() if not state.jobs[start.job].grows]

@@ -346,7 +346,7 @@ def pods_on(request: Request, node: NodeCapacity) -> int:
     """Return how many pods of the request fit on the node now, up to the gang's size."""
     if request.is_share or request.extras:
         return pods_in(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
-    # The common case, without a look at each device.
+    # The common case is counted without a look at each device, which takes less time.
     pods, needed = request.pods, request.whole_devices
     if needed and node.whole // needed < pods:
         pods = node.whole // needed

@@ -44,7 +44,7 @@ class Scheduler:
         self._state: CycleState | None = None
         self._queued: QueuedJobs | None = None
         self._plan = Plan()
-        # Whether any job of the last view lacks workers.
+        # Whether any job of the last view lacks workers: if none does, only new and changed jobs need be asked.
         self._lacks_workers = False
         # When the first back-off of the last view ends: from then on an unchanged view may get another plan.
         self._due_at: int | None = None

@@ -243,7 +243,7 @@ def _waiting_for_reclaim(details: Details) -> str:
 
 def _gang_does_not_fit(details: Details) -> str:
     gang = "At least" if "most_pods" in details else "All"
-    # A cluster's own scheduler does not report how many GPUs are free.
+    # A cluster's own scheduler does not report how many GPUs are free, so the text must do without.
     free = f" ({_milli(details, 'free_milli_gpus')} free)" if "free_milli_gpus" in details else ""
     return (
         f"{gang} {details.get('pods', 0)} workers must start together, and only "

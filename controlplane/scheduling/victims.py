@@ -209,7 +209,7 @@ class PreemptPolicy(VictimPolicy):
         """Return whether the project and its department lose nothing inside quota and entitlement if these jobs are
         stopped together."""
         taken = Counter(victim.milli_gpus for victim in victims)
-        # The waiting job replaces one victim of its own size.
+        # One victim of its size is no loss, because the waiting job replaces it in the same project.
         taken[self._request] -= 1
         return all(
             _lost(account.sizes_with_plan(), taken, bound) <= 0

@@ -25,7 +25,7 @@ def main(handle: int) -> None:
             try:
                 question, budget_seconds, arguments = parent.recv()
             except EOFError:
-                # The web process that asked has ended.
+                # The web process that asked has ended, so no answer is needed.
                 return
             is_over = partial(_is_past, time.monotonic() + budget_seconds)
             try:

@@ -23,7 +23,7 @@ from jobs.models import Job
 LEAST = timedelta(minutes=1)
 # Limit on the log that is read for curves, so that a page does not wait for a log of any length.
 CURVE_PAGES, CURVE_LINES = 16, 20_000
-# Number of newest attempts that a job's curves include.
+# Number of newest attempts that a job's curves include, because each has a log of its own to be read.
 RUNS_MOST = 20
 
 

@@ -210,6 +210,6 @@ def _wanting() -> Any:
         "version": OuterRef("version"),
         "job__project__cluster": OuterRef("location__cluster"),
     }
-    # A location without a project serves all projects.
+    # A location without a project serves all projects, so the project of any job matches.
     same["job__project"] = Coalesce(OuterRef("location__project"), F("job__project"))
     return DatasetUse.objects.filter(UNFINISHED, Q(**same))

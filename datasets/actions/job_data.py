@@ -119,7 +119,7 @@ def follow_room(now: datetime) -> None:
     """Fill caches for queued jobs at the location where the scheduler found free GPUs, and at another
     location if a fill failed. Safe to repeat; one query if no cluster has several locations."""
     locations = {(one.cluster_id, one.name): one for one in _shared_locations()}
-    # With one location per cluster there is none to move to.
+    # With one location per cluster there is none to move to, so the volumes need not be read.
     if len(locations) == len({cluster for cluster, _ in locations}):
         return
     # The rows of a project's volumes are read once, not for each of its jobs.

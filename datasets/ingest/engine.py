@@ -141,7 +141,8 @@ class _Job:
         self._bytes = sum(self._row(place)[2] for place in self._places)
         self.failed: list[tuple[bytes, Failed]] = []
         self.files_done = self.bytes_done = 0
-        # Whether every file that was read was as the walk had found it.
+        # Whether every file that was read was as the walk had found it: only then is the listing remembered for the
+        # next sync.
         self.is_as_walked = True
         # Made while worker processes flush; None if there were none, or files failed.
         self.manifest: Manifest | None = None

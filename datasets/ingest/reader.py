@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 from datasets.ingest.packs import CONTENT_MOST_BYTES, PACK_BYTES
 from datasets.manifests import LINK
 
-# Attempts to read a file that changes during the read.
+# Attempts to read a file that changes during the read. Few, because a file that is always being written never stays the
+# same.
 TRIES = 3
 CHUNK_BYTES = 4 << 20
 ASK_AT_ONCE = 5000  # contents

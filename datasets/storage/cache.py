@@ -233,7 +233,7 @@ class CacheStore:
         wanted = _only(manifest, stale)
         self._filled(key, lake, wanted, self._sources(stale, self.keys()), lock, budget)
         fresh = dict(_files(self._part(key), wanted))
-        # No tree becomes complete meanwhile.
+        # Under this lock, so that no tree becomes complete meanwhile.
         with self._locked(_COMPLETION):
             for other, known in self.manifests().items():
                 for name, path in _files(self.tree(other), known):

@@ -14,7 +14,7 @@ from datasets.storage.bucket import Bucket, KeyMissing, TooShort
 from datasets.storage.contents import WHOLE, Located
 
 PIECE_BYTES = 64 << 20
-# Bytes per request while a content is read.
+# Bytes per request while a content is read, so that a large one takes little memory.
 _READ_BYTES = 16 << 20
 THREADS = 8
 

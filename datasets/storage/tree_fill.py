@@ -30,7 +30,7 @@ THREADS = min(4, os.cpu_count() or 1)
 _AT_ONCE, _AT_ONCE_PARTED = 200, 1000
 # Fewer contents are written before a child process has started.
 PARTED_FILES = 2000
-# Interval of reports while one large file is written.
+# Interval of reports while one large file is written, during which no other progress is made.
 WATCH_SECONDS = 0.5
 
 

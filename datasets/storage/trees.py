@@ -160,7 +160,7 @@ class _Copy:
         try:
             return hard_link(source, Path(os.fsdecode(place)))
         except FileNotFoundError:
-            # The earlier snapshot is being removed.
+            # The earlier snapshot is being removed, so the file is copied instead.
             return False
 
     def _read(

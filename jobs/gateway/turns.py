@@ -15,7 +15,7 @@ from jobs.gateway.limits import TooManyRequests
 
 T = TypeVar("T")
 
-# Look-ups that may wait for the thread, per client and in total.
+# Look-ups that may wait for the thread, per client and in total, so that one client cannot keep the others waiting.
 MOST_OF_CLIENT, MOST = 64, 2_000
 
 clients = Clients()

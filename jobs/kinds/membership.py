@@ -246,7 +246,7 @@ def _switching_leavers(current: MembershipState) -> tuple[int, ...]:
     # Until then they are needed: the last step before the switch includes the leaving workers.
     if all(worker.generation >= current.generation for worker in members):
         return ()
-    # One that has left is beyond that step.
+    # One that has left is beyond that step, so it is not needed for it.
     return tuple(rank for rank in operation.leaving if rank in workers and workers[rank].state != LEFT)
 
 

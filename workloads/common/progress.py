@@ -15,7 +15,7 @@ from typing import Any
 
 # The shortest time between two reports of a training loop, so that fast steps do not fill the log.
 REPORT_EVERY_SECONDS = 1.0
-# The newest checkpoint that this process saved or loaded.
+# The newest checkpoint that this process saved or loaded, because every report names it.
 _checkpoint: dict[str, int] = {}
 
 

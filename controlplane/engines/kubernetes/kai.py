@@ -43,7 +43,8 @@ EVICTED = "Evict"
 EVICTION_EVENTS = f"reason={EVICTED},involvedObject.kind=PodGroup"  # field selector
 # A pod's group was created before it; if it is not listed after this time, it was deleted.
 GROUP_DELAY = timedelta(seconds=30)
-# The longest time between a pod's deletion and the event that names its preemptor.
+# The longest time between a pod's deletion and the event that names its preemptor, for which the report of its end
+# waits.
 EVENT_DELAY = timedelta(seconds=3)
 
 _GANG = re.compile(r"Resources were found for (\d+) pods while (\d+) are required")

@@ -117,7 +117,8 @@ class LogCopier:
         # quickly.
         last = max(1, most // 8)
         self._turns, self._last_turns = asyncio.Semaphore(max(1, most - last)), asyncio.Semaphore(last)
-        # The logs of running pods with an open stream, by what ends it, oldest first.
+        # The logs of running pods with an open stream, by what ends it, oldest first, because the oldest make room for
+        # others.
         self._streaming: dict[asyncio.Timeout, _WantedLog] = {}
         # How many logs of running pods wait for a stream.
         self._waiting = 0

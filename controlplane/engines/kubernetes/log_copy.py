@@ -21,7 +21,7 @@ from controlplane.logstore.writer import LogWriter
 
 log = logging.getLogger(__name__)
 
-# The pause after a try with new output.
+# The pause after a try with new output: short, because more is likely to follow.
 PAUSE_SECONDS = 0.1
 # The largest size of one log, so that one job does not fill the disk of all. Beyond it, only the last lines of the
 # output are added when the pod has ended.

@@ -108,7 +108,7 @@ class Cursor:
 
     # The pieces with the millisecond of the last one, since equal lines of one millisecond can only be counted.
     _recent: list[tuple[int, bytes, str]] = field(default_factory=list)
-    # The latest time of all pieces.
+    # The latest time of all pieces: a later one shows that the sought piece is gone.
     _latest_ms: int = 0
     # How many pieces equal to the last one must still be skipped, because a resumed stream repeats them.
     _sought: int = 0

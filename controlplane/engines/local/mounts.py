@@ -11,7 +11,8 @@ CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC = 0x1, 0x20, 0x1000, 0x4000
 MS_UNBINDABLE, MS_PRIVATE, MS_RELATIME = 0x20000, 0x40000, 0x200000
 MNT_DETACH = 2
-# The flags nosuid, nodev, noexec, noatime and nodiratime, which have the same numbers in statvfs and in mount.
+# The flags nosuid, nodev, noexec, noatime and nodiratime, which a remount in a user namespace must not clear. They have
+# the same numbers in statvfs and in mount.
 KEPT_FLAGS, ST_RELATIME = 0xC0E, 0x1000
 # The most entries of a directory that is rebuilt around a new mount point, because each entry is a mount.
 ENTRIES_MOST = 5000

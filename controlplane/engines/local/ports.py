@@ -28,7 +28,7 @@ def _lease(folder: Path, pod_name: str) -> int:
     for _ in range(_TRIES):
         port = _free_port()
         try:
-            # Exclusive creation decides between pods that start at the same time.
+            # Exclusive creation decides between pods that start at the same time, so no port is leased twice.
             with open(folder / str(port), "x") as file:
                 file.write(pod_name)
             return port
