@@ -50,8 +50,8 @@ class ExpectedEnds:
     __slots__ = ("_started", "_starting")
 
     def __init__(self) -> None:
-        # Sorted by the end expected at the start, which does not change. The ends of overdue jobs are
-        # adjusted when they are read.
+        # Sorted by the end expected at the start, which does not change, so the order stays valid. The ends of overdue
+        # jobs are adjusted when they are read.
         self._started: list[End] = []
         self._starting: dict[str, JobView] = {}
 

@@ -97,7 +97,8 @@ def _share_out(
 def _effective_weights(
     band: Sequence[Claim], shares: dict[str, int], k_milli: int
 ) -> list[tuple[Claim, int, int]]:
-    """Return (claim, its part, sum of all parts) for the claims that want more. Past usage lowers a part.
+    """Return (claim, its part, sum of all parts) for the claims that want more and have a weight; [] if all parts are
+    0. Past usage lowers a part.
 
     With w the claim's share of the weights, the part is max(0, w + k (w - usage)), scaled to integers.
     """
@@ -121,8 +122,8 @@ def _effective_weights(
 def _hand_out_odd_units(
     bands: Sequence[Sequence[Claim]], shares: dict[str, int], remainders: dict[str, int], remaining: int
 ) -> None:
-    """Give what rounding has left, one GPU each, to the siblings with the largest remainders, then to the oldest,
-    until `remaining` is used up."""
+    """Give what rounding has left, at most one GPU each, to the siblings in the order of the groups `bands`, in a group
+    by the largest remainders and then the oldest, until `remaining` is used up."""
     for band in bands:
         waiting = [claim for claim in band if claim.name in remainders]
         for claim in sorted(waiting, key=lambda claim: (-remainders[claim.name], claim.rank, claim.name)):

@@ -196,7 +196,7 @@ def _shape(location: CacheLocation) -> dict[str, Any]:
 def _location_for(actor: Actor, version: DatasetVersion, name: str) -> CacheLocation:
     """Return the cache location to use for a version: by the location's or cluster's `name`, "" for that of the
     version's project. A project's volume accepts only versions that its jobs may mount. Raises NotVisible for an
-    unknown name."""
+    unknown name, and what `_volume` raises."""
     project = version.dataset.project
     if not name:
         return location_for(project.cluster, project)

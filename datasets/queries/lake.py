@@ -140,7 +140,7 @@ def lake_folder(project: Project) -> Path | None:
     folder, bucket = lake_address(str(project.pk))
     if bucket is not None:
         return None
-    # Opening the lake creates the folder.
+    # Opened only because that creates the folder.
     lake_of(project)
     return folder
 

@@ -239,7 +239,7 @@ class CsiVolumes(BlockSnapshots):
         try:
             found: list[Raw] = self._client.get(path)["items"]
         except ApiError as error:
-            # The CustomResourceDefinition is not installed.
+            # The CustomResourceDefinition is not installed, so there are no objects of this kind.
             if error.status == 404:
                 return []
             raise Blocked("not_permitted", one_line(str(error)), is_passing=True) from error

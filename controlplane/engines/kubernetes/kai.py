@@ -129,7 +129,7 @@ def beside(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> 
     have no labels. After a bind that failed for another reason it deletes them and creates its own.
     """
     metadata = {"namespace": profile.namespace_of(spec.project), "ownerReferences": [dict(owner)]}
-    # For the first container, which is the pod's main one.
+    # With index 0, because the main container of a pod is the first.
     maps = (f"{_share_config(spec)}-0", f"{_share_config(spec)}-0-evar") if is_share(spec) else ()
     made = (names.manifest("ConfigMap", {"name": name, **metadata}) for name in maps)
     return priority_class(spec.priority), pod_group(spec, owner, profile), *made
