@@ -306,9 +306,9 @@ class _Cycle:
     # need.
 
     def settle_victims(self) -> None:
-        """Repeat until nothing changes: 1. reprieve needless victims and serve jobs in share; 2. make the reservation
-        again, and 1 if that reprieved or served any; 3. serve jobs in share by moving others of the plan. It ends,
-        because a job of the plan may move but never leaves it: each round adds jobs or reprieves a victim."""
+        """Repeat until nothing changes: 1. reprieve needless victims, and serve jobs in share if there were any; 2.
+        make the reservation again, then reprieve and serve; 3. serve jobs in share by moving others of the plan. It
+        ends, because a job of the plan may move but never leaves it: each round adds jobs or reprieves a victim."""
         reprieve_needless = self._rearrangement.reprieve_needless
         while True:
             # A reprieved job may be taken for another one whose share its place is in.
@@ -316,8 +316,10 @@ class _Cycle:
                 pass
             # The reservation's time may have depended on the end of a reprieved victim. What it kept until now may make
             # other victims needless, and jobs in share that fitted only there may take others' capacity.
-            if self._reserve_again() and (reprieve_needless() or self.serve_in_share()):
-                continue
+            if self._reserve_again():
+                is_reprieved = reprieve_needless()
+                if self.serve_in_share() or is_reprieved:
+                    continue
             if not self._serve_by_moving():
                 break
         # The jobs that this phase served have their minimum size, so they can still be widened.

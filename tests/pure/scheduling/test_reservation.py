@@ -90,8 +90,8 @@ def test_a_job_of_another_project_that_borrows_is_bound():
     assert hold_of(plan, "q2").reason == RESERVED_FOR_OLDER_GANG
 
 
-def test_a_gang_that_was_kept_back_does_not_get_the_promised_place_while_jobs_stop():
-    """old1 has room but is kept back for g2, which then is promised what is idle and what r0 leaves."""
+def test_a_gang_that_was_bound_does_not_get_the_promised_place_while_jobs_stop():
+    """old1 has room but the reservation of g2 binds it; g2 then is promised what is idle and what r0 leaves."""
     holder = job("r0", "c", 1, milli_cpus=2000, expected_runtime_seconds=2 * HOUR)
     jobs = [
         running(holder, ("n0", [0]), ("n0", [1]), started_at=NOW),
@@ -105,6 +105,27 @@ def test_a_gang_that_was_kept_back_does_not_get_the_promised_place_while_jobs_st
     assert (names(plan.preempts), plan.starts) == (["r0"], ())
     later = decide(apply(cluster, plan, is_gone=False))
     assert (sorted(later.promised), later.starts) == (sorted(plan.promised), ())
+
+
+def test_a_job_in_share_is_served_where_a_victim_runs_on_because_its_reservation_has_ended():
+    """first3 takes r1's GPU, beside the place of g2. high4, which is not bound, takes that place for good: first3 fits
+    there too then, r1 runs on, and late5 may take its GPU."""
+    jobs = [
+        running(job("r0", "o", 2, expected_runtime_seconds=HOUR), ("n0", [0, 1]), started_at=NOW),
+        running(job("r1", "o", 1), ("n1", [0]), started_at=NOW),
+        job("g2", "q", 2, not_before=NOW + 60, node_pool="a"),
+        job("first3", "p", 1),
+        job("high4", "q", 1, priority=60, node_pool="a"),
+        job("late5", "c", 1, node_pool="b"),
+    ]
+    projects = [project("p", priority=1, weight=1), *(project(name, weight=1) for name in "qc"), project("o")]
+    plan = decide(view([node("n0", 2, pool="a"), node("n1", 1, pool="b")], projects, jobs, now=NOW))
+    assert {job: pods[0].node for job, pods in plan.promised.items()} == {
+        "first3": "n0",
+        "high4": "n0",
+        "late5": "n1",
+    }
+    assert {one.job: one.beneficiary for one in plan.preempts} == {"r0": "high4", "r1": "late5"}
 
 
 def test_a_job_above_the_quota_of_another_project_is_bound_also_inside_its_share():
