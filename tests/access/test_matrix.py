@@ -23,6 +23,7 @@ NAMED = {  # what <str:name> stands for, by the route's beginning; elsewhere it 
     "nodes/": ("dgx1-1",),
     "cache-locations/": ("memory",),
     "departments/": ("research",),
+    "node-pools/": ("default",),
     "charts/nodes/": ("dgx1-1",),
     "charts/jobs/": tuple(CURVES),
     "charts/scaling/": tuple(SCALING_CHARTS),

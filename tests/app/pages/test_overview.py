@@ -118,7 +118,7 @@ IDLE = replace(DEVICES, measured=2, idle_milli=1000)
         ({"nodes": NodeCounts(3, 1, 0)}, "nodes", "2 not ready"),
         ({"nodes": NodeCounts(3, 3, 1)}, "nodes", "1 cordoned"),
         ({"nodes": NodeCounts(3, 1, 1)}, "nodes", "2 not ready, 1 cordoned"),
-        ({"models": [("V100", 32768), ("H100", 81920)]}, "gpus", "V100 32\u00a0GB, H100 80\u00a0GB"),
+        ({"models": [("V100", 32768), ("H100", 81920)]}, "gpus", "V100 32\u00a0GiB, H100 80\u00a0GiB"),
         ({}, "gpus_allocated", "all within quota"),
         ({"over_quota": 4}, "gpus_allocated", "4 over quota"),
         ({}, "gpus_idle_allocated", "none"),
