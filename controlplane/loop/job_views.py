@@ -94,7 +94,7 @@ class JobViews:
             data.locations,
             data.fillable,
             (),  # missing
-            "",  # grows
+            "",  # workers_for
             row["name"],
         )
 

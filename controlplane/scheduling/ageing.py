@@ -27,7 +27,7 @@ MOST_LOST_SECONDS = 300
 def can_age(item: Waiting) -> bool:
     """Return whether the job is a gang of several pods that has never started. Missing workers of a running job are
     none."""
-    return item.request.pods > 1 and item.job.waiting_since is not None and not item.job.grows
+    return item.request.pods > 1 and item.job.waiting_since is not None and not item.job.workers_for
 
 
 def is_aged(item: Waiting, now: int, after_seconds: int) -> bool:

@@ -59,6 +59,7 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     cycle.reserve_for_oldest()
     # Phase 2: jobs in share, which may stop others; then gangs that have waited for long.
     cycle.serve_in_share()
+    # Before other jobs take what is free: these pods are in share too.
     cycle.widening.in_share()
     cycle.serve_aged()
     cycle.reprieve_before_idle()
@@ -67,7 +68,8 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     if cycle.start_promised_elsewhere():
         # Other jobs may use what was promised to those that started.
         cycle.serve_idle(may_stop=False)
-    # Phase 4: victims that are not needed run on.
+    # Phase 4: victims that are not needed run on. Without a victim no job of the plan is moved to serve another one
+    # either: most promises are renewed then, and moving was tried when they were made.
     if state.victims:
         cycle.settle_victims()
         # The victims do not change any more, so other jobs of their projects may use what they leave.
@@ -92,8 +94,9 @@ class _Cycle:
         self._classes, self._impossible = queued.classes(), queued.impossible()
         # The classes that may be served in this cycle; the others are only explained.
         self._ready = [one for one in self._classes if self._may_be_served(one)]
-        # Jobs with a promise of an earlier cycle that have to wait for their turn.
-        self._unredeemed: list[Waiting] = []
+        # Jobs whose promise lapsed because their project is above its share with them. Other lapsed promises are not
+        # listed: their devices are gone, or limits or sizes forbid the job.
+        self._lapsed: list[Waiting] = []
         self._moves = Moves(state)
         self._waits_for_data = WaitsForData(state.capacity.now)
         self._shares: tuple[Share, ...] = ()
@@ -116,10 +119,11 @@ class _Cycle:
 
     def redeem_promises(self) -> None:
         """Start jobs on the devices that an earlier cycle promised to them. While stopping jobs hold some of these
-        devices, renew the promise."""
+        devices, renew the promise. Any other promise lapses: its devices are free for all, and the job is served in
+        its turn."""
         promised = [one for one in self._ready if one.jobs[0].promised]
         # Missing workers first: the additional pods of a queued job may take the project above its quota, they may not.
-        promised.sort(key=lambda one: not one.jobs[0].grows)
+        promised.sort(key=lambda one: not one.jobs[0].workers_for)
         beneficiaries = {job.was_preempted_by for job in self._view.jobs} if promised else set()
         for job_class in promised:
             item = job_class.head
@@ -129,9 +133,9 @@ class _Cycle:
             if sized is None or exceeds_limits(sized):
                 continue
             # If a job for which others were stopped did not start, their work would have been lost in vain.
-            is_beneficiary = (item.job.grows or item.job.id) in beneficiaries
+            is_beneficiary = (item.job.workers_for or item.job.id) in beneficiaries
             if not is_beneficiary and not may_keep_promise(self._state, sized):
-                self._unredeemed.append(item)
+                self._lapsed.append(item)
             elif self._redeem(item, sized):
                 job_class.advance()
 
@@ -148,16 +152,18 @@ class _Cycle:
         return False
 
     def reserve_for_oldest(self) -> None:
-        """Make the reservation for the oldest gang without room whose start time can be computed. The gang is still
+        """Make the reservation for the oldest gang without room whose start time can be computed. From here on
+        `Moves.find` gives a job that it binds (`CycleState.binding`) only places beside the gang's. The gang is still
         served in its turn like any job; once it has a place, the reservation binds no other job."""
-        reserve_for_oldest(self._state, self._moves, self._classes, self._unredeemed)
-        self._unredeemed.clear()
+        reserve_for_oldest(self._state, self._moves, self._classes, self._lapsed)
+        # Their turns have passed when this is called again.
+        self._lapsed.clear()
 
     # Phase 2: jobs within their project's share, in turn. Tried for a job, in this order:
-    #   in share:                            free capacity, reclaim or preempt, replace lower priorities
-    #   in share only in the place of those: reclaim or preempt, replace
-    #   neither:                             replace, if `may_replace`; else its turn is in phase 3
-    # Only jobs that were running before this cycle are stopped.
+    #   in share:                                           free capacity; reclaim; own lower priorities (`take_own`)
+    #   in share only in place of its own lower priorities: `take_own`
+    #   each of these, and all others, last:                `take_own_and_others`, if `may_replace`
+    # A job without room has a turn in phase 3. Only jobs that were running before this cycle are stopped.
 
     def serve_in_share(self) -> bool:
         """Serve, in turn, the jobs with which their project stays within its fair share, and those that may replace
@@ -170,13 +176,14 @@ class _Cycle:
             can_stay = self._can_stay_in_share(job_class)
             # The queue asked when it sorted this project; its department may have been served since.
             if not can_stay and not self._moves.may_replace(item):
-                queue.close(self._cause_of_refusal(job_class))
+                queue.close(self._cause_of_no_turn(job_class))
             # Free capacity first: no job is stopped while another place is free. A job that is in share only in
-            # the place of others starts beside them in phase 3 at the earliest.
+            # the place of others may start without stopping them in phase 3 at the earliest.
             elif can_stay and item.is_in_share and self._moves.serve(item):
                 job_class.advance()
                 queue.put_back()
             elif can_stay and self._waits_for_data.pass_over(job_class):
+                # Skips the head until `end_phase`.
                 queue.put_back()
             elif (victims := self._serve_by_stopping(item, can_stay_in_share=can_stay)) is not None:
                 job_class.advance()
@@ -184,7 +191,8 @@ class _Cycle:
                 self._reopen(queue, item, victims)
             else:
                 queue.close(self._cause_of_no_room(job_class, ReclaimPolicy(item).signature))
-        self._waits_for_data.take_back()
+        # They are tried again in phase 3.
+        self._waits_for_data.end_phase()
         return len(self._state.victims) > before
 
     def _why_no_turn(self, job_class: JobClass) -> Cause | None:
@@ -192,14 +200,17 @@ class _Cycle:
         # In a full cluster most classes are neither in share nor able to replace others, so they are passed over at
         # once.
         if not (job_class.head.is_in_share or self._has_lower_running(job_class)):
-            return self._cause_of_refusal(job_class)
+            return self._cause_of_no_turn(job_class)
         if self._can_stay_in_share(job_class) or self._moves.may_replace(job_class.head):
             return None
-        return self._cause_of_refusal(job_class)
+        return self._cause_of_no_turn(job_class)
 
     def _why_not_in_share(self, job_class: JobClass) -> Cause | None:
-        """Return why the next job of a class does not keep its project within its share; None if it does."""
-        return None if self._can_stay_in_share(job_class) else self._cause_of_refusal(job_class)
+        """Return why the next job of a class may not start, or does not keep its project within its share as it is;
+        None if it may and does."""
+        item = job_class.head
+        is_in_share = item.is_in_share and not self._moves.must_not_start(item)
+        return None if is_in_share else self._cause_of_no_turn(job_class)
 
     def _can_stay_in_share(self, job_class: JobClass) -> bool:
         """Return whether no limit forbids the next job of a class, and its project stays within its share with it,
@@ -214,7 +225,7 @@ class _Cycle:
         they would not be enough."""
         victims = self._moves.make_room(item) if can_stay_in_share else None
         if victims is None and self._moves.may_replace(item):
-            victims = self._moves.replace(item)
+            victims = self._moves.take_own_and_others(item)
         return victims
 
     def serve_aged(self) -> None:
@@ -236,8 +247,8 @@ class _Cycle:
 
     def reprieve_before_idle(self) -> None:
         """Let victims run on that the jobs served so far, taken together, do not need, and serve jobs in share again.
-        In phase 4 jobs that borrow would have what such a victim leaves, and need it."""
-        # Phase 4 does this for plans of any size, where it costs a search for each victim.
+        Before phase 3, because jobs that borrow would take what such a victim frees, and then it is needed."""
+        # Only small plans: with many jobs this is a search for each victim, which phase 4 does anyway.
         while self._is_small() and self._rearrangement.reprieve_needless():
             is_anyone_stopped = self.serve_in_share()
             self.widening.in_share()
@@ -257,20 +268,20 @@ class _Cycle:
         while (job_class := queue.take()) is not None:
             item = job_class.head
             if self._moves.must_not_start(item):
-                queue.close(self._cause_of_refusal(job_class))
+                queue.close(self._cause_of_no_turn(job_class))
             elif self._moves.serve(item):
                 job_class.advance()
                 queue.put_back()
             elif may_stop and self._waits_for_data.pass_over(job_class):
                 queue.put_back()
-            elif may_stop and (victims := self._moves.preempt(item)) is not None:
+            elif may_stop and (victims := self._moves.take_own(item)) is not None:
                 job_class.advance()
                 queue.put_back()
                 self._reopen(queue, item, victims)
             else:
                 queue.close(self._cause_of_no_room(job_class, None))
         # Nothing is reserved for jobs that wait for their data, also not what limits and quotas leave: others start.
-        if self._waits_for_data.take_back():
+        if self._waits_for_data.end_phase():
             self.serve_idle(may_stop=False)
 
     def _why_no_room(self, job_class: JobClass) -> Cause | None:
@@ -335,8 +346,8 @@ class _Cycle:
         return True
 
     def _serve_by_moving(self) -> bool:
-        """Serve jobs within their project's share on capacity that is promised to other jobs of the plan, if those
-        fit elsewhere. Return whether any was served."""
+        """Serve jobs within their project's share that fit once other jobs of the plan are placed elsewhere. Return
+        whether any was served; False, with nothing tried, in a plan without promises or with too many jobs."""
         state, is_any = self._state, False
         if not state.promises or len(state.starts) + len(state.promises) >= MAX_JOBS:
             return False
@@ -348,7 +359,8 @@ class _Cycle:
                 queue.put_back()
                 is_any = True
             else:
-                queue.close(self._cause_of_refusal(job_class))
+                # The cause does not matter: nothing is reopened here.
+                queue.close(self._cause_of_no_turn(job_class))
         return is_any
 
     # Phase 5 is `widening.on_idle`. The answer:
@@ -358,24 +370,23 @@ class _Cycle:
         state = self._state
         holds = Holds(state, self._classes, self._impossible)
         # What missing workers of running jobs get is `growth`, because outside of this package they are not jobs.
-        jobs = [name for name in state.promises if not state.jobs[name].grows]
+        jobs = [name for name in state.promises if not state.jobs[name].workers_for]
         promised = {name: state.promises[name][1] for name in jobs}
-        starts = [start for start in state.starts.values() if not state.jobs[start.job].grows]
+        starts = [start for start in state.starts.values() if not state.jobs[start.job].workers_for]
         preempts = [for_growing_job(one, state.jobs[one.beneficiary]) for one in state.preempts.values()]
         return Plan(tuple(preempts), tuple(starts), holds, self._shares, promised, growth_of(state))
 
     # Of phases 2 and 3: which classes are tried again after jobs were stopped. Only saves searches that would fail.
 
-    def _cause_of_refusal(self, job_class: JobClass) -> Cause:
-        """Return the cause of a class that may not start because of a limit or its project's share."""
+    def _cause_of_no_turn(self, job_class: JobClass) -> Cause:
+        """Return the cause of a class that has no turn in this phase, because of a limit or its project's share."""
         return Cause(has_lower_running=self._has_lower_running(job_class))
 
     def _cause_of_no_room(self, job_class: JobClass, policy: Hashable | None) -> Cause:
         """Return the cause of a class that found no room. `policy`: see `Cause`."""
         item = job_class.head
-        # Whether the job must not delay the gang that has the reservation.
-        is_kept_back = self._state.binding(item) is not None
-        return Cause(item.request, policy, is_kept_back, self._has_lower_running(job_class))
+        is_bound = self._state.binding(item) is not None
+        return Cause(item.request, policy, is_bound, self._has_lower_running(job_class))
 
     def _has_lower_running(self, job_class: JobClass) -> bool:
         """Return whether the class has running jobs of lower priority in its project, so that it may stop these."""

@@ -68,7 +68,7 @@ class CycleState:
         self.candidates = Candidates(view.now)
         self.jobs = {job.id: job for job in view.jobs}
         # By queued missing worker, the running job that lacks it.
-        self._growing = {job.id: job.grows for job in view.jobs if job.grows}
+        self._growing = {job.id: job.workers_for for job in view.jobs if job.workers_for}
         self._undo: list[Callable[[], object]] = []
         self.ends = ExpectedEnds()
         for job in active:
@@ -121,8 +121,8 @@ class CycleState:
                 self._remove_active(before)
         if after is not None:
             self.jobs[after.id] = after
-            if after.grows:
-                self._growing[after.id] = after.grows
+            if after.workers_for:
+                self._growing[after.id] = after.workers_for
             if after.state == "active":
                 self._add_active(after)
 
@@ -175,7 +175,7 @@ class CycleState:
     def growing(self) -> frozenset[str]:
         """The ids of the running jobs that get missing workers in this plan."""
         return frozenset(
-            grows for name, grows in self._growing.items() if name in self.starts or name in self.promises
+            job for name, job in self._growing.items() if name in self.starts or name in self.promises
         )
 
     @property
@@ -220,23 +220,29 @@ class CycleState:
         return self.starts[item.job.id].placements if item.job.id in self.starts else ()
 
     def binding(self, item: Waiting, *, is_idle: bool = False, is_placed: bool = False) -> Reservation | None:
-        """Return the reservation if the job must not delay it; None if there is none, the job may, or the reserved
-        gang has its place.
+        """Return the reservation if it binds the job, which must not delay it then; None if there is none, the job
+        may, or the reserved gang has its place.
 
-        `is_idle`: the capacity is for growth of an elastic job beyond the share, which must not delay any
+        `is_idle`: the capacity is for widening an elastic job beyond the share, which must not delay any
         reservation. `is_placed`: the job starts or has a promise in this plan already.
         """
-        held = self.delayed_by(item)
-        return held if held is not None and held.binds(item, is_idle=is_idle, is_placed=is_placed) else None
+        delayed = self.delayed_by(item)
+        if delayed is None or not delayed.binds(item, is_idle=is_idle, is_placed=is_placed):
+            return None
+        return delayed
 
     def delayed_by(self, item: Waiting) -> Reservation | None:
         """Return the reservation if the job, started now, would run beyond the reserved time, even if it may. None if
         not, and once the reserved gang has its place."""
-        held = self.reservation
+        reservation = self.reservation
         # Once the gang is placed, its own pods hold what was kept for it.
-        if held is None or held.item.job.id in self.starts or held.item.job.id in self.promises:
+        if (
+            reservation is None
+            or reservation.item.job.id in self.starts
+            or reservation.item.job.id in self.promises
+        ):
             return None
-        return held if held.is_delayed_by(item.job) else None
+        return reservation if reservation.is_delayed_by(item.job) else None
 
     def expected_ends(self) -> list[End]:
         """Return the expected ends of the jobs that go on running, and of those that this plan starts or promises
@@ -442,7 +448,7 @@ def _preempt(victim: Candidate, item: Waiting, view: ClusterView, *, is_for_aged
     losing, gaining = victim.account, item.account
     kind: Kind = "ageing" if is_for_aged else "preempt" if losing is gaining else "reclaim"
     details = {
-        "by_job": item.job.grows or item.job.id,
+        "by_job": item.job.workers_for or item.job.id,
         "by_name": item.job.label,
         "by_project": gaining.name,
         "kind": kind,

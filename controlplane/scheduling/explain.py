@@ -53,9 +53,9 @@ class Holds(Sequence[Hold]):
     ) -> None:
         self._state = state
         # Missing workers of running jobs are not jobs of the queue.
-        self._promised = [item for item, _ in state.promises.values() if not item.job.grows]
-        self._classes = [one for one in classes if not one.jobs[0].grows]
-        self._impossible = [(job, refusal) for job, refusal in impossible if not job.grows]
+        self._promised = [item for item, _ in state.promises.values() if not item.job.workers_for]
+        self._classes = [one for one in classes if not one.jobs[0].workers_for]
+        self._impossible = [(job, refusal) for job, refusal in impossible if not job.workers_for]
         self._holds: tuple[Hold, ...] | None = None
         self._is_expired = False
 

@@ -185,7 +185,7 @@ _attributes = attrgetter(
 
 def _alike(job: JobView) -> _Key:
     """Return the key of a job's class: jobs with equal keys are refused, explained and placed alike."""
-    return (*_attributes(job), rounded_up(job.expected_runtime_seconds), job.grows)
+    return (*_attributes(job), rounded_up(job.expected_runtime_seconds), job.workers_for)
 
 
 class QueuedJobs:

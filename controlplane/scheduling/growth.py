@@ -1,6 +1,6 @@
 """Missing workers of running elastic jobs, inside their project's quota: they queue like jobs.
 
-`with_missing_workers` adds one queued job for each group of missing workers to the view (`JobView.grows`);
+`with_missing_workers` adds one queued job for each group of missing workers to the view (`JobView.workers_for`);
 `growth_of` converts what these get in the plan back into workers. Rules: README.md, "Missing workers".
 """
 
@@ -74,7 +74,7 @@ def _gangs(job: JobView) -> Iterator[JobView]:
             started_at=None,
             last_checkpoint_at=None,
             expected_runtime_seconds=None,
-            grows=job.id,
+            workers_for=job.id,
         )
 
 
@@ -83,8 +83,8 @@ def growth_of(state: CycleState) -> tuple[Growth, ...]:
     they count as promised while one of them waits for stopping jobs."""
     placed: dict[str, list[str]] = {}
     for name in (*state.starts, *state.promises):
-        if grows := state.jobs[name].grows:
-            placed.setdefault(grows, []).append(name)
+        if running := state.jobs[name].workers_for:
+            placed.setdefault(running, []).append(name)
     return tuple(_growth(state, state.jobs[name], sorted(gangs)) for name, gangs in placed.items())
 
 
@@ -106,7 +106,7 @@ def _growth(state: CycleState, job: JobView, gangs: list[str]) -> Growth:
 def for_growing_job(preempt: Preempt, beneficiary: JobView) -> Preempt:
     """Return the preemption. If its beneficiary stands for missing workers, the running job that lacks them takes its
     place."""
-    return replace(preempt, beneficiary=beneficiary.grows) if beneficiary.grows else preempt
+    return replace(preempt, beneficiary=beneficiary.workers_for) if beneficiary.workers_for else preempt
 
 
 def _ranked(placements: tuple[PodPlacement, ...] | list[PodPlacement]) -> tuple[PodPlacement, ...]:

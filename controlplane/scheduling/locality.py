@@ -47,7 +47,7 @@ class WaitsForData:
     def pass_over(self, job_class: JobClass) -> bool:
         """Let the next job of a class wait for a copy of its data instead of stopping jobs, if it fits at one of its
         `fillable` locations beside the jobs that wait so already: count it in its project's share, and skip it until
-        `take_back`. Return False, with nothing changed, if it does not fit so or fits where its data is."""
+        `end_phase`. Return False, with nothing changed, if it does not fit so or fits where its data is."""
         item = job_class.head
         if not self._take(item):
             return False
@@ -56,7 +56,7 @@ class WaitsForData:
         job_class.pass_over()
         return True
 
-    def take_back(self) -> bool:
+    def end_phase(self) -> bool:
         """Make the jobs undecided again and count them no longer: a later phase may find room where their data is.
         Return whether there were any."""
         had_any = bool(self._passed)

@@ -44,9 +44,10 @@ class Moves:
         or department above its quota, or where this plan stops their job."""
         if exceeds_limits(item):
             return True
-        grows, line = item.job.grows, item.account.line()
-        is_stopped = grows in self._state.victims
-        return bool(grows) and (is_stopped or not all(one.is_in_quota_with(item.milli_gpus) for one in line))
+        if not item.job.workers_for:
+            return False
+        is_stopped = item.job.workers_for in self._state.victims
+        return is_stopped or not all(one.is_in_quota_with(item.milli_gpus) for one in item.account.line())
 
     def serve(self, item: Waiting) -> bool:
         """Start the job on free capacity, or promise it capacity that becomes free soon. Return False if there is
@@ -136,7 +137,7 @@ class Moves:
             taken = taken or self._take_beside(item, policy)
             if taken is not None:
                 return taken
-        return self.preempt(item)
+        return self.take_own(item)
 
     def _take_beside(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
         """Stop jobs of other projects, on capacity that is not reserved for a gang, for a job that the reservation
@@ -180,8 +181,7 @@ class Moves:
         return victims if victims is not None and policy.stays_in_share(victims) else None
 
     def may_replace(self, item: Waiting) -> bool:
-        """Return whether to search for jobs that the job could `replace`. Tested by arithmetic only, so that True may
-        be wrong.
+        """Return whether to try `take_own_and_others`. Tested by arithmetic only, so that True may be wrong.
 
         False if the job stands for missing workers; if no lower priority ran in its project; if it is not preemptible
         and would exceed a quota; or if the project, with the job in the place of its lower priorities, would exceed its
@@ -189,7 +189,7 @@ class Moves:
         but not for a job that a limit forbids now and that may replace lower priorities alone.
         """
         account, job = item.account, item.job
-        if job.grows or not self.is_above_lowest(account, job.priority) or over_quota(item) is not None:
+        if job.workers_for or not self.is_above_lowest(account, job.priority) or over_quota(item) is not None:
             return False
         added = item.milli_gpus - self._state.candidates.lower_milli_gpus(account, job.priority)
         if account.limit is not None and account.allocated + added > account.limit:
@@ -200,9 +200,10 @@ class Moves:
         # for several pods would try thousands of sets in vain.
         return item.milli_gpus > 0 and account.is_in_quota_with(max(added, 1))
 
-    def replace(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Stop jobs of lower priority in the job's project, and jobs of other projects if these are not enough, and
-        serve the job. Return the stopped jobs; None, with nothing changed, if they are not enough."""
+    def take_own_and_others(self, item: Waiting) -> frozenset[Candidate] | None:
+        """Stop jobs of lower priority in the job's project, together with jobs of other projects if these are not
+        enough (`ReplacePolicy`), and serve the job. Return the stopped jobs; None, with nothing changed, if they are
+        not enough."""
         # Below the limit this has been tried (`could_replace_own`); at the limit it is the cheaper search of both.
         victims = self._find_replaced(item) if over_limit(item) is not None else None
         if victims is None:
@@ -211,10 +212,11 @@ class Moves:
             victims = self.find_victims(item, ReplacePolicy(item, lower)) if lower else None
         return None if victims is None else self._take(item, victims)
 
-    def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Stop jobs of lower priority in the job's own project, and serve the job. Return the stopped jobs; None, with
-        nothing changed, if they are not enough or the job stands for missing workers."""
-        if item.job.grows or not self.is_above_lowest(item.account, item.job.priority):
+    def take_own(self, item: Waiting) -> frozenset[Candidate] | None:
+        """Stop jobs of lower priority in the job's own project, and serve the job: the cheapest if the project stays
+        in its share with the job in their place, else those that `PreemptPolicy` accepts. Return the stopped jobs;
+        None, with nothing changed, if they are not enough or the job stands for missing workers."""
+        if item.job.workers_for or not self.is_above_lowest(item.account, item.job.priority):
             return None
         victims = self._find_replaced(item) or self.find_victims(item, PreemptPolicy(item))
         return None if victims is None else self._take(item, victims)

@@ -33,14 +33,14 @@ class Cause(NamedTuple):
     """Why a class of jobs was closed. Classes with equal causes can be served again at the same time.
 
     `request`: what found no room; None if a limit or a share forbids the class. `policy`: the signature of the policy
-    that found no victims, None if none was tried. `is_kept_back`: only capacity outside of the reservation was
-    searched. `has_lower_running`: jobs of lower priority run in its project, which the search for victims does not
-    cover.
+    that found no victims, None if none was tried. `is_bound`: the reservation binds the class, so that only capacity
+    outside of it was searched. `has_lower_running`: jobs of lower priority run in its project, which the search for
+    victims does not cover.
     """
 
     request: Request | None = None
     policy: Hashable | None = None
-    is_kept_back: bool = False
+    is_bound: bool = False
     has_lower_running: bool = False
 
 
@@ -348,7 +348,7 @@ def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
     for one in classes:
         count = len(one.jobs) - one.at
         # A running job's missing workers are in the demand of that job (accounts.py), so they are not counted again.
-        if count and not one.jobs[0].grows:
+        if count and not one.jobs[0].workers_for:
             # Elastic jobs count with all their pods: a share covers what a project could use, not only its
             # minimum.
             wanted, head = one.head.wanted_milli_gpus * count, one.jobs[0]

@@ -39,7 +39,7 @@ def _is_in_share(item: Waiting, added: int) -> bool:
     """Return whether the project stays within its share with `added` milli-GPUs; for missing workers, whether project
     and department also stay within their quotas."""
     line = item.account.line()
-    is_in_quota = not item.job.grows or all(account.is_in_quota_with(added) for account in line)
+    is_in_quota = not item.job.workers_for or all(account.is_in_quota_with(added) for account in line)
     return is_in_quota and item.account.is_in_share_with(added)
 
 
@@ -72,8 +72,10 @@ def pools_of(items: Iterable[Waiting]) -> tuple[str, ...]:
 def free_at_minimum(state: CycleState, elastic: Iterable[Waiting], pools: Sequence[str]) -> int:
     """Return the milli-GPUs of these pools that are free after this plan once all its elastic jobs have their minimum
     size."""
-    growth = sum(pod.milli_gpus for item in elastic for pod in state.placements_of(item)[item.request.pods :])
-    return state.capacity.soon.free_milli_gpus(pools) + growth
+    widened = sum(
+        pod.milli_gpus for item in elastic for pod in state.placements_of(item)[item.request.pods :]
+    )
+    return state.capacity.soon.free_milli_gpus(pools) + widened
 
 
 def milli_gpus_on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:

@@ -55,7 +55,7 @@ class Reservation:
         project, or takes another project above its quota. Exception: a gang larger than its project's entitlement
         borrows, so that jobs within that project's quota may delay it.
 
-        `is_idle`: the capacity is for growth of an elastic job beyond the share, which no quota covers. `is_placed`:
+        `is_idle`: the capacity is for widening an elastic job beyond the share, which no quota covers. `is_placed`:
         the job is part of the plan, so that its account includes it already.
         """
         if not self.is_delayed_by(item.job):
@@ -150,7 +150,7 @@ class Reservation:
     def place(
         self, request: Request, room: FreeCapacity, avoid: Collection[str] = ()
     ) -> tuple[PodPlacement, ...] | None:
-        """Return where a gang that the reservation binds fits, outside of the reserved capacity; None if nowhere."""
+        """Return where a job that the reservation binds fits, outside of the reserved capacity; None if nowhere."""
         with self.kept(room):
             return place(request, room, avoid)
 

@@ -147,7 +147,8 @@ class JobView:
     `fillable`: other locations to which its data could be copied while it waits.
     `missing`: of an active elastic job, the gangs of workers to add now, by their number of pods (see growth.py);
     `promised` is then where an earlier cycle reserved capacity for them.
-    `grows`: the id of the active job of which this queued job is a gang of missing workers; only growth.py sets it.
+    `workers_for`: the id of the active job of which this queued job is a gang of missing workers, "" for other jobs;
+    only growth.py sets it.
     `name`: only for messages.
     """
 
@@ -186,7 +187,7 @@ class JobView:
     locations: tuple[str, ...] = ()
     fillable: tuple[str, ...] = ()
     missing: tuple[int, ...] = ()
-    grows: str = ""
+    workers_for: str = ""
     name: str = ""
 
     @property
@@ -262,6 +263,8 @@ def _project(data: Mapping[str, Any]) -> ProjectView:
     return ProjectView(**{**data, "node_pools": pools})
 
 
+# Of fields in stored views that were written before the fields got their present names.
+_OLD_NAMES = {"grows": "workers_for"}
 _NAMES = ("avoid", "sizes", "locations", "fillable", "missing")
 
 
@@ -270,7 +273,8 @@ def _job(data: Mapping[str, Any]) -> JobView:
     wait = tuple((name, value) for name, value in data.get("volume_wait", ()))
     progress = tuple((name, value) for name, value in data.get("data_progress", ()))
     plain = {name: tuple(data.get(name, ())) for name in _NAMES} | {"extras": _extras(data)}
-    return JobView(**{**data, **pods, **plain, "volume_wait": wait, "data_progress": progress})
+    named = {_OLD_NAMES.get(name, name): value for name, value in data.items()}
+    return JobView(**{**named, **pods, **plain, "volume_wait": wait, "data_progress": progress})
 
 
 def placements_to_lists(placements: Iterable[PodPlacement]) -> list[dict[str, Any]]:

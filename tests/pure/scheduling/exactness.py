@@ -220,12 +220,12 @@ def nothing_idle_is_kept_back(view: ClusterView, plan: Plan) -> bool:
         _may_start(view, plan, by_id[hold.job], hold)
         and fit_together([brute_job(check, by_id[hold.job])], free)
         for hold in plan.holds
-        if not hold.is_promised and hold.queue_position is not None and not _is_kept_back(hold)
+        if not hold.is_promised and hold.queue_position is not None and not _is_bound(hold)
     )
 
 
-def _is_kept_back(hold: Hold) -> bool:
-    """Return whether the job waits because of another job, a gang, that has the reservation."""
+def _is_bound(hold: Hold) -> bool:
+    """Return whether the job waits because the reservation of another job, a gang, binds it."""
     return hold.details.keys() & {"reserved_at", "reserved_for", "reserved"} == {
         "reserved_at",
         "reserved_for",
@@ -233,12 +233,12 @@ def _is_kept_back(hold: Hold) -> bool:
 
 
 def who_waits_for_a_gang_would_delay_it(view: ClusterView, plan: Plan) -> bool:
-    """Return whether each job that is held back for a gang comes after it in their project, or is above its own
+    """Return whether each job that the reservation of a gang binds comes after it in their project, or is above its own
     project's quota, and would run beyond the gang's start. False also if two gangs have a reservation."""
     jobs, holds = {job.id: job for job in view.jobs}, {hold.job: hold for hold in plan.holds}
     if sum("reserved" in hold.details for hold in plan.holds) > 1:
         return False
-    for hold in filter(_is_kept_back, plan.holds):
+    for hold in filter(_is_bound, plan.holds):
         gang, job = jobs[hold.details["reserved_for"]], jobs[hold.job]
         expected = job.expected_runtime_seconds
         is_long = (

@@ -323,6 +323,13 @@ def test_a_kept_view_has_its_bounds():
     assert view_from_dict(older).jobs[0].min_pods is None
 
 
+def test_a_kept_view_may_have_the_old_name_of_workers_for():
+    cluster = view(nodes(1), [project("a", 8)], [job("e1+00000", "a", workers_for="e1")])
+    older = view_to_dict(cluster)
+    older["jobs"][0]["grows"] = older["jobs"][0].pop("workers_for")
+    assert view_from_dict(older) == cluster
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     taken=st.lists(st.integers(0, 4), min_size=1, max_size=4),

@@ -218,7 +218,7 @@ def test_of_a_set_the_own_job_is_not_spared_alone():
 def test_many_priorities_cost_little(monkeypatch):
     """A project that holds its quota gains nothing by it, so no search is made for its waiting jobs."""
     searched = []
-    monkeypatch.setattr(Moves, "replace", lambda self, item: searched.append(item.job.id))
+    monkeypatch.setattr(Moves, "take_own_and_others", lambda self, item: searched.append(item.job.id))
     jobs = [
         running(job(f"r{rank}", "ab"[rank % 2], 4, priority=40 + rank % 5), (f"n{rank // 2}", range(4)))
         for rank in range(40)
