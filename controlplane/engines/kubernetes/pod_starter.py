@@ -1,34 +1,27 @@
-"""Create an attempt's objects: its anchor, its pods, and the objects that the pods need.
-
-An MPI job may be an MPIJob: then the operator creates the attempt's pods, and we turn them one by one into ours.
-"""
+"""Create an attempt's objects: its anchor, its pods, and the objects that the pods need."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, NodeReport, PodSpec
-from controlplane.engines.kubernetes import manifests, mpi, mpijobs, names, reports, tenancy
-from controlplane.engines.kubernetes.api_errors import refusal_of, refusals
+from controlplane.engines.kubernetes import manifests, mpi, names, reports, tenancy
+from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.cluster_cache import Watching
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.objects import Objects
+from controlplane.engines.kubernetes.pod_creators import CREATORS
 from controlplane.engines.kubernetes.scheduler import Scheduler
 from controlplane.kubernetes_api.client import Client
-from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
 
 # The value in an anchor's data, by pod name, of a pod that must not start again.
 FORGOTTEN = "forgotten"
 SETTLING_SECONDS = (0.1, 0.2, 0.4, 0.8)
-# The operator creates five objects a second; ranks are started in the order in which it creates them.
-OPERATOR_SECONDS = (0.1,) * 10 + (0.3,) * 30
 
 
 class PodStarter:
@@ -39,6 +32,7 @@ class PodStarter:
     ) -> None:
         self._client, self._objects, self._pods = client, objects, pods
         self._profile, self._scheduler = profile, scheduler
+        self._creators = [creator(client, objects, pods, profile) for creator in CREATORS]
 
     def start(self, spec: PodSpec, node: NodeReport | None) -> None:
         """Start the pod unless it was started or stopped before. `node` None: the cluster's own scheduler chooses. Once
@@ -66,9 +60,8 @@ class PodStarter:
     def _start(self, spec: PodSpec, node: NodeReport | None) -> None:
         self._objects.require_namespace(tenancy.namespace(spec.project, self._profile))
         self._scheduler.require_project(spec.project)
-        body = manifests.anchor(spec, self._profile)
-        if mpijobs.suits(spec, self._profile):
-            body = mpijobs.marked(body, spec)
+        creator = next(one for one in self._creators if one.suits(spec))
+        body = creator.marked(manifests.anchor(spec, self._profile), spec)
         with self._objects.in_use(names.path_of(body)):
             anchor = self._objects.make_remembered(body)
             if (anchor.get("data") or {}).get(spec.name) != FORGOTTEN:
@@ -88,45 +81,8 @@ class PodStarter:
             key = manifests.launch_key(spec, self._profile, anchor, *_new_key_pair())
             self._objects.make_remembered(key)
         # Decided by the anchor, because the settings may have changed since the attempt's first pod was started.
-        if mpijobs.is_marked(anchor):
-            self._start_operated(spec, pod, anchor, render)
-            return
-        for body in manifests.beside(spec, self._profile, anchor):
-            self._objects.make_remembered(body)
-        self._pods.observe(self._objects.make(pod))
-
-    def _start_operated(
-        self, spec: PodSpec, pod: Raw, anchor: Raw, render: Callable[[PodSpec, ClusterProfile], Raw]
-    ) -> None:
-        """Create the MPIJob if the pod is the launcher, and turn the pod that the operator created for this rank into
-        ours. Raise a temporary EngineRefused while the operator has not created that pod."""
-        # Only the launcher's start creates the job; the starts of other ranks wait for their pods.
-        if spec.launches:
-            if (claim := manifests.work_claim(spec, self._profile)) is not None:
-                self._objects.make_remembered(claim)
-            # One template cannot name a claim per host.
-            host = render(mpijobs.host_of(spec), replace(self._profile, work_storage_class=""))
-            self._objects.make_remembered(mpijobs.mpi_job(spec, pod, host, anchor))
-        found = self._operated(names.operated(mpijobs.mpi_job_name(spec), spec.rank))
-        try:
-            if names.is_unplaced(found):
-                patch = mpijobs.placement(found, pod, self._profile.gpu_resource)
-                found = self._client.merge(names.pod_path(found), patch)
-        except ApiError as error:
-            # In both cases the operator has replaced or changed the pod since it was read.
-            if error.status not in (404, 409):
-                raise refusal_of(error) from error
-            words = "The MPI operator is changing this pod."
-            raise EngineRefused(base.WAITING_FOR_OPERATOR, words, is_passing=True) from error
-        self._pods.observe(found)
-
-    def _operated(self, name: str) -> Raw:
-        for pause_seconds in OPERATOR_SECONDS:
-            if (found := self._pods.pod(name)) is not None:
-                return found
-            time.sleep(pause_seconds)
-        words = "The MPI operator has not created this pod yet: is it running?"
-        raise EngineRefused(base.WAITING_FOR_OPERATOR, words, is_passing=True)
+        creator = next(one for one in self._creators if one.has_marked(anchor))
+        creator.create(spec, pod, anchor, render)
 
     def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:
         """Write the devices that were chosen for a placed pod to its annotation, unless it has these already. `known`:
