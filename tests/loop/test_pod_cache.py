@@ -12,9 +12,10 @@ from controlplane.loop.placements import PlacementCache
 from controlplane.loop.pod_diff import PodCache
 from controlplane.loop.unsettled import UnsettledJobs
 from controlplane.models import Cluster, Project
-from jobs.change_list import Changed, changes_since, forget_changes
+from jobs.change_list import Changed, changes_since
 from jobs.models import Attempt, Job, Pod
 from tests.builders import make_cluster, make_counters, make_job, make_project
+from tests.loop.random_sessions import RandomSession, check_while_they_write, empty_change_list
 
 on_postgres = pytest.mark.skipif(
     connection.vendor != "postgresql", reason="SQLite has no ids of transactions; there all rows are read."
@@ -40,19 +41,12 @@ class Caches:
         return sorted(job.name for job in self._unsettled.read(self._cluster))
 
 
-def empty_list() -> None:
-    """Forget all listed changes. As long as another transaction of the server, such as an autovacuum, has run since
-    before them, each read finds them again."""
-    with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE jobs_change")
-
-
 @pytest.fixture
 def cluster() -> Cluster:
     """A cluster with three running jobs, a, b and c, with two pods each."""
     if connection.vendor == "postgresql":
         # The emptying of tables between tests is listed, and stands for all jobs.
-        empty_list()
+        empty_change_list()
     make_counters()
     cluster, project = make_cluster(), make_project()
     node = cluster.nodes.order_by("name")[0]
@@ -120,7 +114,7 @@ def test_unchanged_pods_are_the_same_objects(cluster: Cluster):
 @on_postgres
 def test_telemetry_is_not_listed(cluster: Cluster):
     later, _ = changes_since(None, Changed.PODS)
-    empty_list()
+    empty_change_list()
     Pod.objects.update(log_offset=100, gpu_utilization=0.5, started_at=timezone.now())
     assert changes_since(later, Changed.PODS)[1] == []
     Job.objects.update(details={"changed": True})
@@ -131,7 +125,7 @@ def test_telemetry_is_not_listed(cluster: Cluster):
 
 @on_postgres
 def test_without_changes_no_pod_is_read(caches: Caches):
-    empty_list()
+    empty_change_list()
     with CaptureQueriesContext(connection) as queries:
         caches.read()
     assert not [query for query in queries if 'FROM "jobs_pod"' in query["sql"]]
@@ -144,38 +138,15 @@ def test_no_change_of_any_transaction_is_missed(
 ):
     monkeypatch.setattr("jobs.change_list.LISTED_SECONDS", -1)
     draw = random.Random(seed)
-    writers = [Writer(letter, draw) for letter in "abc"]
-    try:
-        for _ in range(80):
-            draw.choice(writers).step()
-            if not draw.randrange(8):
-                forget_changes(timezone.now())
-            if not draw.randrange(3):
-                assert caches.read() == Caches(cluster).read()
-        for writer in writers:
-            writer.execute("COMMIT" if writer.is_open else "SELECT 1")
+
+    def check() -> None:
         assert caches.read() == Caches(cluster).read()
-    finally:
-        for writer in writers:
-            writer.session.close()
+
+    check_while_they_write([PodSession(letter, draw) for letter in "abc"], draw, 80, check)
 
 
-class Writer:
-    """A session that changes one job and its pods, in transactions that stay open for a while."""
-
-    def __init__(self, letter: str, draw: random.Random) -> None:
-        self.session, self.letter, self.draw, self.is_open = connection.copy(), letter, draw, False
-
-    def step(self) -> None:
-        """Begin or end a transaction, or change the job or its pods."""
-        if not self.is_open and self.draw.randrange(2):
-            self.is_open = True
-            self.execute("BEGIN")
-        elif self.is_open and not self.draw.randrange(4):
-            self.is_open = False
-            self.execute(self.draw.choice(("COMMIT", "ROLLBACK")))
-        else:
-            self.execute(self.draw.choice(self.changes()))
+class PodSession(RandomSession):
+    """Changes one job and its pods."""
 
     def changes(self) -> tuple[str, ...]:
         mine = f"WHERE name LIKE '{self.letter}%'"
@@ -201,7 +172,3 @@ class Writer:
             f"UPDATE jobs_job SET attempt = {self.draw.randrange(1, 3)} {mine}",
             undone if self.is_open else "SELECT 1",
         )
-
-    def execute(self, statement: str) -> None:
-        with self.session.cursor() as cursor:
-            cursor.execute(statement)

@@ -15,6 +15,7 @@ from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job
 from jobs.row_cache import RowCache, _Queries
 from tests.builders import make_counters, make_job, make_project
+from tests.loop.random_sessions import RandomSession, check_while_they_write, empty_change_list
 from tests.waiting import wait_until
 
 T = TypeVar("T")
@@ -53,8 +54,7 @@ def cache() -> RowCache:
     if connection.vendor == "postgresql":
         # The emptying of tables between tests is listed, and stands for all jobs as long as any transaction of the
         # server, such as an autovacuum, has run since before it.
-        with connection.cursor() as cursor:
-            cursor.execute("TRUNCATE jobs_change")
+        empty_change_list()
     make_counters()
     project = make_project()
     for name in "abc":
@@ -259,20 +259,8 @@ def test_changes_without_triggers_are_seen(cache: RowCache):
 def test_no_change_of_any_transaction_is_missed(cache: RowCache, seed: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("jobs.change_list.LISTED_SECONDS", -1)
     draw = random.Random(seed)
-    writers = [Writer(name, draw) for name in "abc"]
-    try:
-        for _ in range(60):
-            draw.choice(writers).step()
-            if not draw.randrange(8):
-                forget_changes(timezone.now())
-            if not draw.randrange(3):
-                assert_equals_a_fresh_read(cache)
-        for writer in writers:
-            writer.execute("COMMIT" if writer.is_open else "SELECT 1")
-        assert_equals_a_fresh_read(cache)
-    finally:
-        for writer in writers:
-            writer.session.close()
+    sessions = [JobSession(name, draw) for name in "abc"]
+    check_while_they_write(sessions, draw, 60, lambda: assert_equals_a_fresh_read(cache))
 
 
 def assert_equals_a_fresh_read(cache: RowCache) -> None:
@@ -282,22 +270,8 @@ def assert_equals_a_fresh_read(cache: RowCache) -> None:
     assert [row["submit_rank"] for row in found] == [row["submit_rank"] for row in fresh]
 
 
-class Writer:
-    """A session that changes the jobs whose names begin with one letter, in transactions that stay open for a while."""
-
-    def __init__(self, letter: str, draw: random.Random) -> None:
-        self.session, self.letter, self.draw, self.is_open = connection.copy(), letter, draw, False
-
-    def step(self) -> None:
-        """Begin or end a transaction or a part of it, or change jobs."""
-        if not self.is_open and self.draw.randrange(2):
-            self.is_open = True
-            self.execute("BEGIN")
-        elif self.is_open and not self.draw.randrange(4):
-            self.is_open = False
-            self.execute(self.draw.choice(("COMMIT", "ROLLBACK")))
-        else:
-            self.execute(self.draw.choice(self.changes()))
+class JobSession(RandomSession):
+    """Changes jobs, in parts of transactions too."""
 
     def changes(self) -> tuple[str, ...]:
         mine = f"WHERE name LIKE '{self.letter}%'"
@@ -317,10 +291,6 @@ class Writer:
             f"INSERT INTO jobs_job ({columns}) SELECT {new} FROM jobs_job {mine} LIMIT 1",
             undone if self.is_open else "SELECT 1",
         )
-
-    def execute(self, statement: str) -> None:
-        with self.session.cursor() as cursor:
-            cursor.execute(statement)
 
 
 def _unfinished() -> Any:
