@@ -2,7 +2,8 @@
 touches.
 
 `<job>.<attempt>.<rank>.start` is created with O_EXCL (noclobber): a second execution of an attempt fails and
-leaves a `.twice` record. `.end` holds the exit code with which the script then ends."""
+leaves a `.twice` record. `.end` holds the exit code with which the script then ends. A rank that fails waits for the
+`.end` of all ranks first, because the first failure ends the others, which would then leave none."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from pathlib import Path
 
 LINES = 20
 SCRIPT = """set -C
-tag="$RECORDS/$TRAINYARD_JOB_ID.$TRAINYARD_ATTEMPT.$TRAINYARD_RANK"
+attempt="$RECORDS/$TRAINYARD_JOB_ID.$TRAINYARD_ATTEMPT"
+tag="$attempt.$TRAINYARD_RANK"
 echo $$ > "$tag.start" || { echo $$ > "$tag.twice.$$"; exit 99; }
 n=0
 while [ $n -lt %(lines)d ]; do n=$((n + 1)); echo "line $n"; sleep 0.03; done
 %(after)s
 echo $code > "$tag.end"
+[ $code = 0 ] || while [ $(ls "$attempt".*.end | wc -l) -lt $TRAINYARD_WORLD_SIZE ]; do sleep 0.02; done
 exit $code
 """
 AFTER = {

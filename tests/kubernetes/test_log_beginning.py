@@ -49,6 +49,8 @@ class Pod:
     answers: list[list[bytes | queue.Queue[bytes]]]
     asked: int = 0
     now_ms: int = ms("12:00:00")
+    # When our clock said `now_ms`; None: whenever it is asked for.
+    seen_at: float | None = None
     end_word: str = ""
     refusal: tuple[int, str] | None = None  # its status and its Retry-After
     copier: LogCopier = field(init=False)
@@ -64,7 +66,7 @@ class Pod:
             started_ms=ms("12:00:00"),
             now_ms=self.now_ms,
             # Some tests have a clock of their own.
-            seen_at=log_copy.time.monotonic(),
+            seen_at=log_copy.time.monotonic() if self.seen_at is None else self.seen_at,
         )
 
     def end(self) -> tuple[list[str], list[str]]:
@@ -164,16 +166,17 @@ def test_a_stream_that_was_silent_for_long_was_listened_to(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """We end it then, since it may have died without a word."""
-    monkeypatch.setattr(log_streams, "IDLE_SECONDS", 1.0)
-    later = SimpleNamespace(
-        monotonic=lambda: time.monotonic() * 20
-    )  # a second of ours is twenty of the cluster's
-    monkeypatch.setattr(log_copy, "time", later)
-    silent: queue.Queue[bytes] = queue.Queue()
-    pod = start([silent], [FIRST])
+    monkeypatch.setattr(log_streams, "IDLE_SECONDS", 0.5)
+    pod = start([silent := queue.Queue[bytes]()], [FIRST])
+    pod.seen_at = 0.0
+
+    def monotonic() -> float:
+        """Return 12 once the stream is open, so that it was silent for 12 s however fast this machine is."""
+        known = pod.copier._logs.get("pod")
+        return 12.0 if known is not None and known.copy.gaps.seen_ms else 0.0
+
+    monkeypatch.setattr(log_copy, "time", SimpleNamespace(monotonic=monotonic))
     pod.copier.want({"pod": str(pod.path)})
-    wait_until(lambda: pod.asked, what="the stream")
-    pod.now_ms = ms("12:00:12")
     wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
     silent.put(b"")
     assert pod.end() == (["one"], [])
