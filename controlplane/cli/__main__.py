@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from controlplane.cli import registry
 from controlplane.cli.errors import DONE, INTERRUPTED, USAGE, CliError, error_lines
@@ -14,6 +14,7 @@ from controlplane.cli.errors import DONE, INTERRUPTED, USAGE, CliError, error_li
 if TYPE_CHECKING:
     from controlplane.cli.parsing import Parser
 
+_HELP = ("-h", "--help")
 _LEADING_WITH_VALUE = ("-p", "--project", "-o", "--output", "--context")
 # What a shell reports for a program ended by SIGPIPE.
 _CLOSED_PIPE = 141
@@ -51,7 +52,13 @@ def run(argv: list[str]) -> int:
     leading, words = split_leading(argv)
     if not words:
         return _help_only(leading)
+    options, others = split_leading(words[1:])
+    is_help = any(option in _HELP for option in (*leading, *options))
+    if is_help and not others and words[0] not in registry.COMMANDS and _print_group(words[0], sys.stdout):
+        return DONE
     found = registry.resolve(rewrite(words))
+    if found is None and not others and _print_group(words[0], sys.stderr):
+        return USAGE
     if found is None:
         raise _unknown(words)
     command, rest = found
@@ -144,24 +151,39 @@ def _help_only(leading: list[str]) -> int:
     if "--version" in leading:
         print(f"yard {VERSION}")
         return DONE
-    if not leading or leading[-1] in ("-h", "--help"):
+    if not leading or leading[-1] in _HELP:
         print(overview(), end="")
         return DONE
     raise CliError(f"no command after {' '.join(leading)}", USAGE, "see: yard help")
 
 
-def _unknown(words: list[str]) -> CliError:
-    from controlplane.cli.parsing import nearest
+def _print_group(word: str, stream: TextIO) -> bool:
+    """Print the help of the group with this name, after an error message if the stream is standard error. Return
+    False if there is no such group."""
+    from controlplane.cli.groups import group_commands, group_help
 
-    typed = " ".join(word for word in words[:2] if not word.startswith("-"))
-    same_start = [path for path in registry.COMMANDS if path.startswith(f"{words[0]} ")]
-    if same_start and len(typed.split()) < 2:
-        return CliError(f"yard {words[0]} needs one of: {', '.join(p.split()[1] for p in same_start)}", USAGE)
-    near = nearest(typed, list(registry.COMMANDS)) or nearest(words[0], list(registry.COMMANDS))
-    hint = f"did you mean: yard {near}" if near else "see: yard help"
-    return CliError(
-        f"unknown command {words[0]!r}" if not same_start else f"unknown command {typed!r}", USAGE, hint
+    if not (commands := group_commands(word)):
+        return False
+    missing = f"yard: {word} needs a command\n\n" if stream is sys.stderr else ""
+    stream.write(missing + group_help(commands))
+    return True
+
+
+def _unknown(words: list[str]) -> CliError:
+    from controlplane.cli.groups import group_commands, nearest_command
+
+    typed = [word for word in words[:2] if not word.startswith("-")]
+    is_in_group = bool(group_commands(words[0]))
+    near = nearest_command(typed)
+    hint = (
+        f"did you mean: yard {near}"
+        if near
+        else f"see: yard help {words[0]}"
+        if is_in_group
+        else "see: yard help"
     )
+    name = " ".join(typed) if is_in_group else words[0]
+    return CliError(f"unknown command {name!r}", USAGE, hint)
 
 
 def _report(error: CliError) -> None:

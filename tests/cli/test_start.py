@@ -1,11 +1,13 @@
 """`yard` starts fast because it imports little: what is loaded is checked here, how long it takes in bench/cli.py."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 
 from controlplane.cli import registry
+from controlplane.cli.__main__ import build_parser
 from controlplane.cli.version import VERSION
 from tests.cli.conftest import CHECKOUT, START, job
 from tests.cli.scripted import page
@@ -101,8 +103,56 @@ def test_a_closed_pipe_is_no_traceback(server, settings):
         assert process.wait(patience(30)) == 141
 
 
-def test_help_of_a_noun_lists_its_commands(yard):
-    text = yard("help", "cluster").out
-    assert "yard cluster add" in text
-    assert "yard cluster remove" in text
-    assert "yard project" not in text
+GROUP_WORDS = sorted({path.split()[0] for path in registry.COMMANDS if " " in path})
+
+
+@pytest.mark.parametrize("group", GROUP_WORDS)
+def test_help_of_a_group_lists_its_commands_with_examples(yard, group):
+    ran = yard("help", group)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"examples:\n  yard {group} ")
+    commands = [command for path, command in registry.COMMANDS.items() if path.split()[0] == group]
+    for command in commands:
+        assert re.search(rf"^  {command.path} +{re.escape(command.summary)}$", ran.out, re.MULTILINE)
+        assert f"\n  {build_parser(command).examples[0]}\n" in ran.out
+    assert ran.out.endswith(f"\nMore: yard help {commands[0].path}\n")
+
+
+@pytest.mark.parametrize("group", GROUP_WORDS)
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_a_group_with_the_help_option_prints_the_groups_help(server, yard, group, flag):
+    text = yard("help", group).out
+    for argv in ([group, flag], [flag, group], [group, "-p", "team-b", flag], ["-p", "team-b", group, flag]):
+        ran = yard(*argv)
+        assert (ran.code, ran.out, ran.err) == (0, text, "")
+    assert server.asked == []
+
+
+def test_a_group_without_a_command_prints_the_list_to_standard_error(server, yard):
+    text = yard("help", "dataset").out
+    ran = yard("dataset")
+    assert (ran.code, ran.out, ran.err) == (2, "", f"yard: dataset needs a command\n\n{text}")
+    assert server.asked == []
+
+
+def test_help_of_a_noun_has_the_verbs_that_precede_it(yard):
+    text = yard("help", "node").out
+    for path in ("node cordon", "list nodes", "describe node", "top nodes"):
+        assert f"\n  {path} " in text
+    assert "node-pool" not in text
+    assert yard("nodes", "--help").out == text
+    assert "\n  list node-pools " in yard("node-pool", "-h").out
+    assert "\n  config project " not in yard("project", "-h").out
+
+
+def test_a_noun_without_commands_of_its_own_has_help_too(yard):
+    for word in ("job", "jobs"):
+        ran = yard(word, "--help")
+        assert ran.code == 0
+        assert "\n  list jobs " in ran.out
+    assert yard("job").code == 2
+
+
+def test_help_of_a_command_goes_before_that_of_a_group(yard):
+    assert yard("lineage", "-h").out == yard("help", "lineage").out
+    assert "usage: yard lineage" in yard("help", "lineage").out

@@ -6,7 +6,8 @@ from argparse import Namespace
 
 from controlplane.cli import registry
 from controlplane.cli.errors import MEANINGS, USAGE, CliError
-from controlplane.cli.parsing import Parser, nearest
+from controlplane.cli.groups import group_commands, group_help, nearest_command
+from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.version import VERSION
 
@@ -28,14 +29,23 @@ def version(args: Namespace, session: Session) -> None:
 
 
 def help_arguments(parser: Parser) -> None:
-    parser.examples = ["yard help", "yard help submit", "yard help list jobs", "yard help aliases"]
+    parser.examples = [
+        "yard help",
+        "yard help submit",
+        "yard help list jobs",
+        "yard help dataset",
+        "yard help aliases",
+    ]
     parser.add_argument(
-        "topic", metavar="COMMAND", nargs="*", help="a command, or `aliases`, or `exit-codes`"
+        "topic",
+        metavar="COMMAND",
+        nargs="*",
+        help="a command, a group of commands such as `dataset`, `aliases` or `exit-codes`",
     )
 
 
 def help_(args: Namespace, session: Session) -> None:
-    """Print the overview, or the help on one command or topic."""
+    """Print the overview, or the help on one command, group or topic."""
     session.output.stream.write(_topic(args.topic))
 
 
@@ -82,20 +92,14 @@ def _command_help(words: list[str]) -> str:
     from controlplane.cli.__main__ import build_parser
     from controlplane.cli.aliases import rewrite
 
-    found = registry.resolve(words) or registry.resolve(rewrite(words))
-    if found is None and (beneath := _beneath(words)):
-        return beneath
+    found = registry.resolve(words)
+    commands = group_commands(words[0]) if found is None and len(words) == 1 else []
+    if commands:
+        return group_help(commands)
+    found = found or registry.resolve(rewrite(words))
     if found is None:
-        near = nearest(" ".join(words), list(registry.COMMANDS))
+        near = nearest_command(words)
         raise CliError(
             f"no command {' '.join(words)!r}", USAGE, f"did you mean: yard help {near}" if near else ""
         )
     return build_parser(found[0]).format_help()
-
-
-def _beneath(words: list[str]) -> str:
-    """Return the commands that begin with these words, such as those of `yard help cluster`, one per line; "" if
-    there are none."""
-    paths = [path for path in registry.COMMANDS if path.split()[: len(words)] == words]
-    width = max(map(len, paths), default=0)
-    return "".join(f"  yard {path:<{width}}  {registry.COMMANDS[path].summary}\n" for path in sorted(paths))
