@@ -97,7 +97,11 @@ def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange |
     timeless = replace(view, now=0)
     is_same = known is not None and known.view == timeless
     if known is not None and is_same and key in known.ways:
-        return known.ways[key], known.ranges[key], _note(job, view, known.ranges[key])
+        return (
+            known.ways[key],
+            known.ranges[key],
+            start_note(view, key, known.ranges[key], _is_copied_to_room(job)),
+        )
     learned = learned_run_times(cluster)
     answer = simulator.ask("outlook", view, key, learned, known is None, budget_seconds=BUDGET_SECONDS)
     ways = {**(known.ways if known is not None and is_same else {}), key: answer.ways}
@@ -107,15 +111,24 @@ def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange |
     else:
         at, ranges = known.at, known.ranges
     _kept[cluster.pk] = _Known(at, ranges, timeless, ways)
-    return answer.ways, ranges.get(key), _note(job, view, ranges.get(key))
+    return answer.ways, ranges.get(key), start_note(view, key, ranges.get(key), _is_copied_to_room(job))
 
 
-def _note(job: Job, view: ClusterView, found: StartRange | None) -> str:
-    """Return why the start of a queued job is unknown or may be sooner than estimated; "" if neither is so."""
+def _is_copied_to_room(job: Job) -> bool:
+    return is_copied_to_room(job.reason, job.details)
+
+
+def is_copied_to_room(reason: str, details: Mapping[str, Any]) -> bool:
+    """Return whether a job with this reason waits because its data is copied to another location, where it has room."""
+    return reason == WAITING_FOR_DATA and "fill_at" in details
+
+
+def start_note(view: ClusterView, job_id: str, found: StartRange | None, is_copied: bool) -> str:
+    """Return why the start of the queued job `job_id` is unknown or may be sooner than estimated (`found`); "" if
+    neither is so. `is_copied`: see `is_copied_to_room`."""
     if found is None:
-        return why_unknown(view, str(job.pk))
-    seen = next((one for one in view.jobs if one.id == str(job.pk)), None)
-    is_copied = seen is not None and job.reason == WAITING_FOR_DATA and "fill_at" in job.details
+        return why_unknown(view, job_id)
+    seen = next((one for one in view.jobs if one.id == job_id), None)
     return MAYBE_SOONER if is_copied and seen and data_due(seen, view.now) is None else ""
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from controlplane.scheduling.course import STEPS, Course, RunTimes, never
 from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.plan import Hold
 from controlplane.scheduling.unknown_starts import UnknownStarts, data_due
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement, placements_from_lists
 
@@ -36,12 +37,13 @@ class StartRange:
 class Prospect:
     """What is expected for a queued job. `placements`: where the next cycle starts it (`starts_now`), else where it
     has a promise, else (). `victims`: the ids of the jobs that are stopped for it first. `range`: when it starts;
-    None if that cannot be estimated."""
+    None if that cannot be estimated. `hold`: why the next cycle does not start it, None if it does."""
 
     placements: tuple[PodPlacement, ...]
     starts_now: bool
     victims: tuple[str, ...]
     range: StartRange | None
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def prospect(
     hold = next((hold for hold in plan.holds if hold.job == job_id), None)
     victims = tuple(one.job for one in plan.preempts if one.beneficiary == job_id)
     promised = () if hold is None else placements_from_lists(hold.details.get("promised", ()))
-    return Prospect(promised, False, victims, start_range(view, job_id, is_over, learned))
+    return Prospect(promised, False, victims, start_range(view, job_id, is_over, learned), hold)
 
 
 def start_range(

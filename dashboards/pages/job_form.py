@@ -221,7 +221,12 @@ def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
 
 def _outlook(project: Project, spec: Mapping[str, Any]) -> str:
     """Return a sentence about the expected wait, with warnings about the submission."""
-    return " ".join(filter(None, (reads.expectation(project, spec), image_notice(project, spec))))
+    sentences = (
+        reads.expectation(project, spec),
+        reads.data_notice(project, spec),
+        image_notice(project, spec),
+    )
+    return " ".join(filter(None, sentences))
 
 
 def _spec_errors(body: Mapping[str, Any]) -> Errors:

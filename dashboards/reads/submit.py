@@ -11,10 +11,11 @@ from controlplane.models import Device, Project, Role
 from controlplane.simulation.client import SimulationFailed
 from dashboards import formats
 from dashboards.reads.projects import pool_names
+from datasets.queries.job_data import datasets_to_copy
 from jobs.models import Job
 from jobs.planning import plan_job
 
-__all__ = ["expectation", "plan", "pool_names", "projects_to_submit_to"]
+__all__ = ["data_notice", "expectation", "plan", "pool_names", "projects_to_submit_to"]
 
 
 def projects_to_submit_to(actor: Actor) -> list[str]:
@@ -78,6 +79,14 @@ def expectation(project: Project, spec: Mapping[str, Any]) -> str:
         **after,
         "free": formats.number(free / 1000),
     }
+
+
+def data_notice(project: Project, spec: Mapping[str, Any]) -> str:
+    """Return a sentence about the datasets that are copied before a submission can start, "" if there are none."""
+    names = datasets_to_copy(project, spec["datasets"])
+    return (
+        _("Copied to the cluster before it starts: %(names)s.") % {"names": ", ".join(names)} if names else ""
+    )
 
 
 def _asked_milli(project: Project, spec: Mapping[str, Any]) -> int:

@@ -10,10 +10,11 @@ from uuid import UUID
 
 from django.db.models import Count, Q, QuerySet, Sum
 
-from controlplane.models import Cluster, Node
+from controlplane.models import Cluster, Node, Project
 from controlplane.models.prepared import prepared
 from datasets.locality import Candidate, Location, choose, choose_other, find, location_of
 from datasets.models import Cache, CacheLocation, DatasetUse, DatasetVersion
+from datasets.models.datasets import version_name
 from datasets.queries.cache_locations import (
     claim_name_at,
     crowded_locations,
@@ -197,6 +198,24 @@ def _progress(use: DatasetUse, cache: Cache | None) -> DataProgress:
 def _coarse(seconds: int) -> int:
     step = 10 if seconds < 120 else 60
     return -(-seconds // step) * step
+
+
+def datasets_to_copy(project: Project, mounts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the datasets that are copied before a job with these entries of `datasets` (with version
+    ids) can start; [] if one location has them all."""
+    wanted = {UUID(each["version_id"]) for each in mounts}
+    caches = Cache.objects.filter(location__cluster=project.cluster, version__in=wanted, state=Cache.READY)
+    caches = caches.filter(location__project=owner_of(project.cluster, project.pk))
+    there: dict[int, set[UUID]] = defaultdict(set)
+    for location, version in caches.values_list("location", "version") if wanted else ():
+        there[location].add(version)
+    most = max(there.values(), key=len, default=set[UUID]())
+    names = (
+        version_name(each["dataset"], each["version"], each.get("subset", ""))
+        for each in mounts
+        if UUID(each["version_id"]) not in most
+    )
+    return list(dict.fromkeys(names))
 
 
 def best_location(job: Job, versions: Iterable[DatasetVersion]) -> str:

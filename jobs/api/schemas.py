@@ -69,7 +69,9 @@ SCALE_OPERATION = record(
 JOB_PLAN = record(
     "What would happen to a job that is submitted now; nothing is created. `starts_now` and the estimate are null if"
     " another scheduler decides, or the cluster is too large to simulate. `placement`: where it starts now, or once the"
-    " jobs that it preempts have stopped. `gpu_hours`: its total use, if its run time is declared.",
+    " jobs that it preempts have stopped. `gpu_hours`: its total use, if its run time is declared. `reason`: why it"
+    " waits, null if it starts now; `start_estimate_note`: why the start is unknown, or why it may be sooner than"
+    " estimated.",
     starts_now=nullable(BOOLEAN),
     placement=listed(
         record(
@@ -83,7 +85,8 @@ JOB_PLAN = record(
             project=STRING, job=nullable(STRING), name=nullable(STRING),
         ),
     ),
-    start_estimate=START_ESTIMATE, gpu_hours=nullable(NUMBER),
+    reason=nullable(ref("Reason")), start_estimate=START_ESTIMATE, start_estimate_note=nullable(STRING),
+    gpu_hours=nullable(NUMBER),
 )  # fmt: skip
 _GPUS_EFFECT = record("GPUs before and after the change.", before=nullable(NUMBER), after=nullable(NUMBER))
 _SECONDS_EFFECT = record(

@@ -54,7 +54,8 @@ def plan_text(name: str, plan: dict[str, Any]) -> str:
     nodes = sorted({pod["node"] for pod in plan["placement"]})
     stopped = [one.get("name") or f"a job of {one['project']}" for one in plan["preempts"]]
     rows: list[tuple[str, object]] = [
-        ("Starts", estimate_text(plan["start_estimate"])),
+        ("Starts", _noted(plan)),
+        ("Waits", (plan.get("reason") or {}).get("message")),
         ("On", ", ".join(nodes)),
         ("Would stop", ", ".join(stopped)),
         ("GPU-hours", plan["gpu_hours"]),

@@ -6,6 +6,7 @@ from controlplane.models import Node
 from dashboards.reads import what_if
 from jobs import outlook
 from jobs.models import Job
+from tests.datasets import make_dataset, make_version
 
 pytestmark = pytest.mark.django_db
 
@@ -45,6 +46,18 @@ def test_a_plan_says_where_a_submission_would_start_and_submits_nothing(yard, vi
     assert "at once" in text
     assert "/nodes/" in text
     assert Job.objects.count() == before
+
+
+def test_the_form_and_its_plan_say_that_data_is_copied_first(yard, visit):
+    make_version(make_dataset(yard.cast.project), {"a": "one"})
+    form = {"project": "team-a", "name": "new", "gpus": "1", "image": "quickstart", "kind": "train"}
+    form |= {"datasets": "xray@1:/data"}
+    plan = visit(yard.cast.ben).post("/new/job/plan", form).content.decode()
+    assert "not known" in plan
+    assert "How fast its dataset is copied is not known yet." in plan
+    assert "Its dataset xray@1 is still to be brought to the cluster." in plan
+    check = visit(yard.cast.ben).post("/new/job/preview.json", form).json()
+    assert check["hint"].endswith("Copied to the cluster before it starts: xray@1.")
 
 
 def test_a_plan_of_a_form_with_mistakes_names_the_first(yard, visit):
