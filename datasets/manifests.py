@@ -5,6 +5,7 @@ only the hash and the totals. Paths are bytes as in the file system, with "/" be
 bytewise.
 """
 
+import operator
 import re
 import struct
 import zlib
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from itertools import islice
 
 # File kinds; the content of a link is its target.
 FILE, EXECUTABLE, LINK = 0, 1, 2
@@ -28,6 +30,9 @@ _MAGIC = b"trainyard-manifest-1\n"
 # Number of files, bytes of the joined paths, bytes of the compressed columns.
 _HEAD = struct.Struct("<QQQ")
 _BLOCK = 16
+_IS_LITTLE_ENDIAN = struct.pack("=H", 1) == struct.pack("<H", 1)
+# Up to as many changed files are looked up one by one.
+_FEW = 1000
 # The byte after "/": `directory + b"0"` sorts after everything below `directory`.
 _AFTER_SLASH = b"0"
 # Matches empty components, "." and "..", and absolute paths; applied to all paths at once.
@@ -202,7 +207,7 @@ def decode(stored: bytes) -> Manifest:
     columns = _inflated(stored[head : head + packed_bytes], joined_bytes + count * 9)
     paths = columns[:joined_bytes].split(b"\0") if count else []
     kinds = columns[joined_bytes : joined_bytes + count]
-    sizes = array("Q", struct.unpack(f"<{count}Q", columns[joined_bytes + count :]))
+    sizes = _little(array("Q", columns[joined_bytes + count :]))
     return Manifest(paths, kinds, sizes, stored[head + packed_bytes :])
 
 
@@ -214,7 +219,7 @@ def checked(manifest: Manifest) -> Manifest:
         raise ManifestInvalid("The manifest's columns do not match.")
     if not paths:
         return manifest
-    if paths != sorted(paths) or len(set(paths)) != len(paths):
+    if any(map(operator.ge, paths, islice(paths, 1, None))):
         raise ManifestInvalid("The manifest's paths are not sorted, or one is listed twice.")
     joined = b"\0".join(paths)
     if _UNSAFE.search(b"\0%b\0" % joined) or joined.count(b"\0") != len(paths) - 1:
@@ -233,10 +238,25 @@ def compare(before: Manifest, after: Manifest) -> Diff:
         return Diff(after.paths, (), ())
     if before.paths == after.paths:
         return Diff((), (), _changed(before.paths, _columns(before, ()), _columns(after, ())))
-    old, new = set(before.paths), set(after.paths)
+    # Two versions mostly differ in few places: the paths before the first and after the last are not hashed.
+    start = _equal(before.paths, after.paths)
+    end = _equal(reversed(before.paths[start:]), reversed(after.paths[start:]))
+    middle = before.paths[start : len(before) - end]
+    old, new = set(middle), set(after.paths[start : len(after) - end])
     removed, added = sorted(old - new), sorted(new - old)
-    common = [path for path in before.paths if path in new] if removed else before.paths
+    common = before.paths
+    if removed:
+        kept = (path for path in middle if path in new)
+        common = [*before.paths[:start], *kept, *before.paths[len(before) - end :]]
     return Diff(added, removed, _changed(common, _columns(before, removed), _columns(after, added)))
+
+
+def new_contents(before: Manifest, after: Manifest, diff: Diff) -> set[bytes]:
+    """Return the digests of all contents of `after` that `before` does not have, and perhaps of some that it has.
+    `diff`: of the two."""
+    if len(diff.added) + len(diff.changed) > _FEW:
+        return set(after.contents()).difference(before.contents())
+    return {after.digest(bisect_left(after.paths, path)) for path in (*diff.added, *diff.changed)}
 
 
 def stays_inside(path: bytes, target: bytes) -> bool:
@@ -248,6 +268,15 @@ def stays_inside(path: bytes, target: bytes) -> bool:
     # After the name of another link, `..` would resolve elsewhere.
     ups = next((place for place, part in enumerate(parts) if part != b".."), len(parts))
     return b".." not in parts[ups:] and ups <= path.count(b"/")
+
+
+def _equal(one: Iterable[bytes], other: Iterable[bytes]) -> int:
+    """Return how many paths at the beginning are equal; the length of the shorter one if all are."""
+    found = 0
+    for found, differs in enumerate(map(operator.ne, one, other), 1):
+        if differs:
+            return found - 1
+    return found
 
 
 def _columns(manifest: Manifest, leave_out: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -289,7 +318,16 @@ def _names(joined: bytes) -> list[bytes]:
 
 
 def _packed(sizes: "array[int]") -> bytes:
-    return struct.pack(f"<{len(sizes)}Q", *sizes)
+    return _little(sizes).tobytes()
+
+
+def _little(sizes: "array[int]") -> "array[int]":
+    """Return the numbers as a little-endian machine has them in memory, or back from there."""
+    if _IS_LITTLE_ENDIAN:
+        return sizes
+    swapped = array("Q", sizes)
+    swapped.byteswap()
+    return swapped
 
 
 def _inflated(packed: bytes, expected: int) -> bytes:

@@ -33,7 +33,7 @@ def make_version(dataset: Dataset, files: dict[str, str], message: str = "") -> 
     """Store files (path -> text) and commit them as the next version of the dataset."""
     manifest = manifest_of(files)
     lake_of(dataset.project).put_pack(memoryview(pack_of(*(text.encode() for text in files.values()))))
-    keep_manifest(dataset.project, manifest.encode())
+    keep_manifest(dataset, manifest.encode())
     dataset.refresh_from_db()
     return commit_version(dataset, manifest.hash, dataset.latest, message, actor=SYSTEM)[0]
 

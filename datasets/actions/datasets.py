@@ -1,6 +1,7 @@
 """Verbs on datasets. Each is one transaction with one event."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -10,10 +11,10 @@ from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.actions.events import announce
 from controlplane.models import Event, Project
-from datasets.manifests import Diff, Manifest, ManifestInvalid, checked, compare, decode
+from datasets.manifests import Diff, Manifest, ManifestInvalid, checked, compare, decode, new_contents
 from datasets.models import Dataset, DatasetTag, DatasetVersion
 from datasets.queries.caches import users_of, uses_of
-from datasets.queries.lake import in_use, lake_of, manifest_named
+from datasets.queries.lake import in_use, lake_of, manifest_named, remember_manifest
 from datasets.storage.base import ContentMissing
 
 LACKING_SHOWN = 10
@@ -61,17 +62,19 @@ def delete_dataset(dataset: Dataset, *, actor: Actor) -> None:
         announce(event)
 
 
-def keep_manifest(project: Project, stored: bytes) -> tuple[Manifest, int]:
+def keep_manifest(dataset: Dataset, stored: bytes) -> tuple[Manifest, int]:
     """Return the manifest of a future version, and the number of its contents that the lake lacks; store it if
     that is 0. `stored`: encoded. Raises Invalid if it is malformed or has unsafe paths."""
     try:
         manifest = checked(decode(stored))
     except ManifestInvalid as error:
         raise invalid("/", "bad_manifest", str(error)) from error
-    lake = lake_of(project)
-    lacking = lake.lacking(manifest.contents())
-    if not lacking:
+    lake, base = lake_of(dataset.project), _newest_manifest(dataset)
+    lacking = lake.lacking_of(manifest, base, new_contents(base, manifest, compare(base, manifest)))
+    # One that is there already may be damaged, which reading it finds.
+    if not lacking and not lake.renew_manifest(manifest.hash):
         lake.put_manifest(manifest.hash, stored)
+        remember_manifest(dataset.project, manifest)
     return manifest, len(lacking)
 
 
@@ -135,14 +138,24 @@ def _to_commit(
     except ContentMissing as error:
         raise Conflict("content_missing", f"{error} Send it, then commit again.") from error
     # The parent's contents are in use; only those that are new may have been collected since they were sent.
-    new = set(manifest.contents()).difference(old.contents())
+    diff = compare(old, manifest)
+    new = new_contents(old, manifest, diff)
     # This transaction commits after `in_use` ends, so a collection in between does not see the version.
     # Collections keep young content: `keep` makes the version's content young, however old it is.
     lacking = lake.keep(new)
     if lacking:
         detail = f"{len(lacking)} contents of this version are not in the lake; send them, then commit again."
         raise Conflict("content_missing", detail)
-    return before, manifest, compare(old, manifest)
+    return before, manifest, diff
+
+
+def _newest_manifest(dataset: Dataset) -> Manifest:
+    """Return the manifest of a dataset's newest version; an empty one if it has none, or its manifest is lost."""
+    newest = dataset.versions.whole().filter(number=dataset.latest).first()
+    # A lost one is reported when the version is created.
+    with suppress(ContentMissing):
+        return manifest_named(dataset.project, newest.manifest) if newest else Manifest.empty()
+    return Manifest.empty()
 
 
 def _commit(

@@ -53,7 +53,7 @@ def commit_registration(row: DatasetRegistration, manifest: Manifest) -> Dataset
     """Create the version of a registered directory, and return it; if nothing changed, return the newest version. Safe
     to repeat. Raises Invalid if the manifest is not accepted, Conflict if another version is committed meanwhile or
     contents are missing."""
-    keep_manifest(row.dataset.project, manifest.encode())
+    keep_manifest(row.dataset, manifest.encode())
     # Reading the directory may have taken minutes, in which others may have committed versions.
     row.dataset.refresh_from_db()
     actor = Actor(row.created_by) if row.created_by else SYSTEM

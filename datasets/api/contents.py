@@ -192,7 +192,7 @@ class Manifests(ApiView):
     )
     def put(self, call: Call, dataset_id: str) -> Answer:
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
-        manifest, lacking = keep_manifest(dataset.project, _body(call))
+        manifest, lacking = keep_manifest(dataset, _body(call))
         return Answer({"manifest": manifest.hash, "lacking": lacking})
 
 

@@ -155,12 +155,17 @@ def manifest_named(project: Project, name: str) -> Manifest:
             return _manifests[key]
     # Read without the lock, so that no request waits for another's manifest; two may then read the same one.
     manifest = _read(project, name)
+    remember_manifest(project, manifest)
+    return manifest
+
+
+def remember_manifest(project: Project, manifest: Manifest) -> None:
+    """Cache a manifest that was just stored in the project's lake, for `manifest_named`."""
     with _lock:
-        _manifests[key] = manifest
+        _manifests[project.pk, manifest.hash] = manifest
         # Keep at least the newest, however large: it is in use.
         while len(_manifests) > 1 and sum(map(len, _manifests.values())) > KEPT_FILES:
             _manifests.popitem(last=False)
-    return manifest
 
 
 def _read(project: Project, name: str) -> Manifest:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from datasets.manifests import Manifest
 from datasets.storage.contents import Located, Sharing
 
 
@@ -100,6 +101,10 @@ class Lake(Protocol):
 
     def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
         """Return those of these digests whose contents are not stored."""
+
+    def lacking_of(self, manifest: Manifest, base: Manifest, new: Iterable[bytes]) -> set[bytes]:
+        """Return those contents of a manifest that are not stored. `new`: digests with all that `base` does not have,
+        which alone are looked up if this object found `base` complete and nothing was removed since."""
 
     def renew(self, digests: Iterable[bytes]) -> None:
         """Protect the stored contents among these digests from `collect` by making them young: a sync that does

@@ -129,10 +129,14 @@ class ContentIndex:
             self._database.executemany(sql + ",".join(["(?, ?, ?, ?)"] * _INSERTED_AT_ONCE), several)
             self._database.executemany(sql + "(?, ?, ?, ?)", rows[whole:])
 
+    def removals(self) -> int:
+        """Return a number that differs after contents were removed from the index, by any process."""
+        return int(self._rows("PRAGMA user_version", ())[0][0])
+
     def forget(self, digests: Iterable[bytes]) -> None:
         """Remove the contents with these digests from the index."""
         with self._lock, file_errors(), self._database:
-            self._database.execute("BEGIN IMMEDIATE")
+            self._begin_removal()
             self._database.executemany(
                 "DELETE FROM contents WHERE digest = ?", [(digest,) for digest in digests]
             )
@@ -140,7 +144,7 @@ class ContentIndex:
     def forget_pack(self, name: str) -> None:
         """Remove a pack and its contents from the index."""
         with self._lock, file_errors(), self._database:
-            self._database.execute("BEGIN IMMEDIATE")
+            self._begin_removal()
             self._database.execute(
                 "DELETE FROM contents WHERE pack = (SELECT id FROM packs WHERE name = ?)", (name,)
             )
@@ -156,6 +160,12 @@ class ContentIndex:
             "SELECT ?, offset, size, digest FROM contents WHERE pack = (SELECT id FROM packs WHERE name = ?)"
         )
         return [Located(*row) for row in self._rows(sql, (name, name))]
+
+    def _begin_removal(self) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+        [number] = self._database.execute("PRAGMA user_version").fetchone()
+        # In the file's header, and rolled back with the transaction as a row is.
+        self._database.execute(f"PRAGMA user_version = {(number + 1) & 0x7FFFFFFF}")
 
     def _number(self, name: str) -> int:
         self._database.execute("INSERT OR IGNORE INTO packs (name) VALUES (?)", (name,))

@@ -12,11 +12,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from datasets.manifests import decode
+from datasets.manifests import Manifest, decode
 from datasets.storage.base import UNLIMITED, Budget, Collected, ContentMissing, Verified
 from datasets.storage.contents import WHOLE, ContentIndex, Located
 from datasets.storage.files import blocked, changed_at, locked
 
+# Manifests remembered as complete; a sync needs that of the version before.
+_COMPLETE_MOST = 100
 Index = TypeVar("Index", bound=ContentIndex)
 
 
@@ -39,6 +41,8 @@ class IndexedLake(ABC, Generic[Index]):
 
     def __init__(self, root: Path, folders: Iterable[str], index: type[Index]) -> None:
         self.root = root
+        # Manifests whose contents were all found, with the number of removals before that.
+        self._complete: dict[str, int] = {}
         try:
             for name in folders:
                 (root / name).mkdir(parents=True, exist_ok=True)
@@ -69,6 +73,17 @@ class IndexedLake(ABC, Generic[Index]):
     def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
         wanted = set(digests)
         return wanted - self._index.known(wanted)
+
+    def lacking_of(self, manifest: Manifest, base: Manifest, new: Iterable[bytes]) -> set[bytes]:
+        # Read before the look-ups: what is removed during them makes it differ.
+        removals = self._index.removals()
+        is_known = self._complete.get(base.hash) == removals
+        lacking = self.lacking(new if is_known else manifest.contents())
+        if not lacking:
+            self._complete[manifest.hash] = removals
+            while len(self._complete) > _COMPLETE_MOST:
+                self._complete.pop(next(iter(self._complete)), None)
+        return lacking
 
     def part_bytes(self, digest: bytes) -> int:
         try:

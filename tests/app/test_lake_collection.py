@@ -74,7 +74,7 @@ def test_content_of_a_deleted_dataset_goes_and_that_of_a_running_upload_stays(
     with pytest.raises(ContentMissing):
         lake_of(cast.project).manifest(gone.manifest)
     arriving = manifest_of({"b": KEPT, "c": ARRIVING})
-    keep_manifest(cast.project, arriving.encode())
+    keep_manifest(kept, arriving.encode())
     assert commit_version(kept, arriving.hash, 1, "", actor=SYSTEM)[0].number == 2
     assert [command.state for command in commands_of(cast.project)] == ["done"]
 
@@ -106,7 +106,7 @@ def test_a_collection_keeps_what_a_version_needs_whose_request_has_not_committed
     """Until the request's transaction ends, the collection's connection does not see the version."""
     dataset, lake = make_dataset(cast.project), lake_of(cast.project)
     lake.put_pack(memoryview(pack_of(ARRIVING.encode())))
-    manifest, _ = keep_manifest(cast.project, manifest_of({"a": ARRIVING}).encode())
+    manifest, _ = keep_manifest(dataset, manifest_of({"a": ARRIVING}).encode())
     a_week_old |= everything_of(cast.project)
     version, _ = commit_version(dataset, manifest.hash, 0, "", actor=SYSTEM)
     lake.collect(list, older_than_seconds=GRACE.total_seconds())

@@ -182,6 +182,26 @@ def test_damaged_content_is_moved_away_and_stored_again_by_the_next_sync(
     assert (store.tree("v") / "sub" / "large.bin").read_bytes() == LARGE
 
 
+@pytest.mark.parametrize("loss", ["lose", "damage"])
+def test_what_a_complete_version_loses_is_lacking_from_the_next(kit: LakeKit, lake: Lake, loss: str):
+    first, second = manifest_of(a=b"one", b=b"two"), manifest_of(a=b"one", b=b"two", c=b"three")
+    for content in (b"one", b"two", b"three"):
+        lake.put_pack(pack(content))
+    assert lake.lacking_of(first, Manifest.empty(), first.contents()) == set()
+    # Only what is new is looked up.
+    assert lake.lacking_of(second, first, [digest(b"other")]) == {digest(b"other")}
+    assert lake.lacking_of(second, first, [digest(b"three")]) == set()
+    getattr(kit, loss)(lake, digest(b"two"))
+    # By another process, such as a worker.
+    other = open_lake(kit.spec())
+    assert digest(b"two") in {*(found := other.verify(first.contents())).missing, *found.quarantined}
+    other.close()
+    for base in (first, second):
+        assert lake.lacking_of(second, base, [digest(b"three")]) == {digest(b"two")}
+    lake.put_pack(pack(b"two"))
+    assert lake.lacking_of(second, first, [digest(b"three")]) == set()
+
+
 def test_lost_content_is_named_and_can_be_sent_again(source: Path, kit: LakeKit, lake: Lake, tmp_path: Path):
     manifest = synced(source, kit)
     for one in (LARGE_DIGEST, digest(b"alpha")):

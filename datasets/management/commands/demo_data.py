@@ -69,7 +69,7 @@ def add_version(dataset: Dataset, files: dict[str, bytes], message: str, actor: 
     manifest = make_manifest(
         Entry(path.encode(), FILE, len(content), sha256(content).digest()) for path, content in files.items()
     )
-    keep_manifest(dataset.project, manifest.encode())
+    keep_manifest(dataset, manifest.encode())
     commit_version(dataset, manifest.hash, dataset.latest, message, actor=actor)
 
 

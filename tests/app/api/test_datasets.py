@@ -126,6 +126,24 @@ def test_a_manifest_whose_content_is_not_there_cannot_be_committed(api, cast, da
     assert (refused.status, refused.code) == (409, "content_missing")
 
 
+def test_content_that_was_lost_since_the_last_version_is_asked_for_again(api, cast, dataset):
+    """Also if the next version has it at the same path as before."""
+    ben = api("ben")
+    ben.post(f"datasets/{dataset.pk}/versions", {"manifest": sent(ben, dataset, FILES), "parent": 0})
+    lake, beta = lake_of(cast.project), sha256(b"beta").digest()
+    sent(ben, dataset, FILES | {"new.txt": "new"})
+    path = lake.path_of(lake.locate([beta])[0])
+    assert path
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes().replace(b"beta", b"bEta"))
+    assert lake.verify([beta]).quarantined == [beta]
+    manifest = manifest_of(FILES | {"new.txt": "new", "newer.txt": "new"})
+    answer = ben.send(
+        "PUT", f"datasets/{dataset.pk}/content/manifests", manifest.encode(), content_type=BYTES
+    )
+    assert answer.body["lacking"] == 1
+
+
 def test_another_projects_content_is_unknown_here(api, cast, dataset):
     """Who can name a hash must not get the content of another project, nor learn that it is there."""
     make_version(make_dataset(cast.other, "secret"), {"s": "secret"})

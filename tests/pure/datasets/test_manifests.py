@@ -19,6 +19,7 @@ from datasets.manifests import (
     compare,
     decode,
     make_manifest,
+    new_contents,
 )
 
 
@@ -61,6 +62,16 @@ def test_a_comparison_agrees_with_the_obvious_one(old, new):
     assert list(diff.added) == sorted(new.keys() - old.keys())
     assert list(diff.removed) == sorted(old.keys() - new.keys())
     assert list(diff.changed) == sorted(path for path in new.keys() & old.keys() if new[path] != old[path])
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+@given(old=TREES, new=TREES)
+def test_no_new_content_is_left_out(old, new, few):
+    before, after = of(old), of(new)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifests, "_FEW", few)
+        found = new_contents(before, after, compare(before, after))
+    assert set(after.contents()) - set(before.contents()) <= found <= set(after.contents())
 
 
 @given(TREES, st.integers(1, 4))
