@@ -28,9 +28,10 @@ from controlplane.scheduling.limits import (
 from controlplane.scheduling.locality import WaitsForData
 from controlplane.scheduling.moves import Moves
 from controlplane.scheduling.oldest_gang import reserve_for_oldest
-from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
+from controlplane.scheduling.order import JobClass, QueuedProject, Waiting
 from controlplane.scheduling.plan import Plan, Share
 from controlplane.scheduling.plan_queries import may_keep_promise, may_leave_room
+from controlplane.scheduling.queue_iterator import Cause, QueueIterator
 from controlplane.scheduling.rearrange import Rearrangement
 from controlplane.scheduling.together import MAX_JOBS
 from controlplane.scheduling.victims import Candidate, ReclaimPolicy
@@ -93,7 +94,10 @@ class _Cycle:
         self._state = state
         self._classes, self._impossible = queued.classes(), queued.impossible()
         # The classes that may be served in this cycle; the others are only explained.
-        self._ready = [one for one in self._classes if self._may_be_served(one)]
+        waiting = {one for one in self._classes if not self._may_be_served(one)}
+        self._ready = [one for one in self._classes if one not in waiting] if waiting else self._classes
+        # The same classes by project: a phase passes over a project of which it can serve none.
+        self._projects = queued.projects(waiting)
         # Jobs whose promise lapsed because their project is above its share with them. Other lapsed promises are not
         # listed: their devices are gone, or limits or sizes forbid the job.
         self._lapsed: list[Waiting] = []
@@ -104,6 +108,8 @@ class _Cycle:
         self._rearrangement = Rearrangement(state, self._moves, self.widening, self._ready)
 
     def _may_be_served(self, job_class: JobClass) -> bool:
+        if not job_class.may_wait:
+            return self._view.is_engine_reachable
         job = job_class.jobs[0]
         return not_ready(job) is None and postponed(job, self._view) is None
 
@@ -112,7 +118,7 @@ class _Cycle:
     def divide_shares(self) -> None:
         """Set the fair share of each project."""
         # A job that only backs off counts in its project's share, or shares would change while a plan is carried out.
-        asking = [one for one in self._classes if not_ready(one.jobs[0]) is None]
+        asking = [one for one in self._classes if not one.may_wait or not_ready(one.jobs[0]) is None]
         self._shares = self._state.divide(asking)
 
     # Phase 1: capacity that an earlier cycle freed for a job is offered to that job first.
@@ -170,7 +176,7 @@ class _Cycle:
         lower priorities of their own project: on free capacity, else by stopping jobs. A job without room keeps
         waiting. Return whether jobs were stopped."""
         before = len(self._state.victims)
-        queue = QueueIterator(self._ready, self._why_no_turn)
+        queue = QueueIterator(self._projects, self._why_no_turn, self._has_no_turn)
         while (job_class := queue.take()) is not None:
             item = job_class.head
             can_stay = self._can_stay_in_share(job_class)
@@ -195,15 +201,21 @@ class _Cycle:
         self._waits_for_data.end_phase()
         return len(self._state.victims) > before
 
+    def _has_no_turn(self, project: QueuedProject) -> bool:
+        """Return whether no job of a project may be served in this phase. In a full cluster most projects are neither
+        in share with their smallest job nor have jobs to replace."""
+        return not (
+            project.account.is_in_share_with(project.least_milli_gpus) or self._has_any_lower_running(project)
+        )
+
     def _why_no_turn(self, job_class: JobClass) -> Cause | None:
         """Return why the next job of a class may not be served in this phase; None if it may."""
-        # In a full cluster most classes are neither in share nor able to replace others, so they are passed over at
-        # once.
-        if not (job_class.head.is_in_share or self._has_lower_running(job_class)):
-            return self._cause_of_no_turn(job_class)
-        if self._can_stay_in_share(job_class) or self._moves.may_replace(job_class.head):
+        item, has_lower_running = job_class.head, self._has_lower_running(job_class)
+        if (item.is_in_share or has_lower_running) and (
+            self._can_stay_in_share(job_class) or self._moves.may_replace(item)
+        ):
             return None
-        return self._cause_of_no_turn(job_class)
+        return Cause(has_lower_running=has_lower_running)
 
     def _why_not_in_share(self, job_class: JobClass) -> Cause | None:
         """Return why the next job of a class may not start, or does not keep its project within its share as it is;
@@ -211,6 +223,11 @@ class _Cycle:
         item = job_class.head
         is_in_share = item.is_in_share and not self._moves.must_not_start(item)
         return None if is_in_share else self._cause_of_no_turn(job_class)
+
+    @staticmethod
+    def _is_above_share(project: QueuedProject) -> bool:
+        """Return whether the project would be above its share with any of its jobs."""
+        return not project.account.is_in_share_with(project.least_milli_gpus)
 
     def _can_stay_in_share(self, job_class: JobClass) -> bool:
         """Return whether no limit forbids the next job of a class, and its project stays within its share with it,
@@ -264,7 +281,9 @@ class _Cycle:
     def serve_idle(self, *, may_stop: bool = True) -> None:
         """Serve all undecided jobs, also those that take their project above its share. With `may_stop` they may stop
         jobs of lower priority in their own project, and no others."""
-        queue = QueueIterator(self._ready, self._why_no_room)
+        if not self._may_have_room(may_stop=may_stop):
+            return
+        queue = QueueIterator(self._projects, self._why_no_room)
         while (job_class := queue.take()) is not None:
             item = job_class.head
             if self._moves.must_not_start(item):
@@ -283,6 +302,17 @@ class _Cycle:
         # Nothing is reserved for jobs that wait for their data, also not what limits and quotas leave: others start.
         if self._waits_for_data.end_phase():
             self.serve_idle(may_stop=False)
+
+    def _may_have_room(self, *, may_stop: bool) -> bool:
+        """Return whether this phase could serve any job. In a full cluster it could not, and thousands of classes
+        with few different requests need not be asked."""
+        # A search beside a reservation also moves the gang's devices, see `Reservation.kept`.
+        if self._state.reservation is not None:
+            return True
+        if any(one.has_own_room or (may_stop and self._has_any_lower_running(one)) for one in self._projects):
+            return True
+        requests = {request for one in self._projects for request in one.requests}
+        return any(self._moves.may_have_room(request) for request in requests)
 
     def _why_no_room(self, job_class: JobClass) -> Cause | None:
         """Return the cause if another job had no room for the request of a class, and the class has no promise and can
@@ -351,7 +381,7 @@ class _Cycle:
         state, is_any = self._state, False
         if not state.promises or len(state.starts) + len(state.promises) >= MAX_JOBS:
             return False
-        queue = QueueIterator(self._ready, self._why_not_in_share)
+        queue = QueueIterator(self._projects, self._why_not_in_share, self._is_above_share)
         while (job_class := queue.take()) is not None:
             item = job_class.head
             if item.is_in_share and self._rearrangement.serve_as_well(item):
@@ -391,6 +421,10 @@ class _Cycle:
     def _has_lower_running(self, job_class: JobClass) -> bool:
         """Return whether the class has running jobs of lower priority in its project, so that it may stop these."""
         return self._moves.is_above_lowest(job_class.account, job_class.jobs[0].priority)
+
+    def _has_any_lower_running(self, project: QueuedProject) -> bool:
+        """Return whether any class of the project has running jobs of lower priority."""
+        return self._moves.is_above_lowest(project.account, project.highest_priority)
 
     def _reopen(self, queue: QueueIterator, preemptor: Waiting, victims: frozenset[Candidate]) -> None:
         """Put classes that were closed back into the queue after `victims` were stopped for `preemptor`: those of

@@ -4,7 +4,7 @@ have too little."""
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -24,7 +24,7 @@ from controlplane.scheduling.fit import (
     total_milli_gpus,
     without,
 )
-from controlplane.scheduling.order import LAST, JobClass, job_key
+from controlplane.scheduling.order import LAST, JobClass, QueuedProject, job_key, queued_projects
 from controlplane.scheduling.view import ClusterView, JobView, NodeView, ProjectView, SharingMode
 
 # The cache is bounded because a scheduler runs for weeks and every job may have another request.
@@ -198,6 +198,11 @@ class QueuedJobs:
         self._check = FeasibilityCheck(view)
         self._classes: dict[_Key, JobClass] = {}
         self._impossible: dict[_Key, tuple[list[JobView], Refusal]] = {}
+        # None after the oldest job of a class has changed, or a class was added or removed.
+        self._in_order: list[JobClass] | None = None
+        self._projects: dict[Account, QueuedProject] | None = None
+        # Equal requests are one object, because phases compare the requests of thousands of classes.
+        self._requests: dict[Request, Request] = {}
         members: dict[_Key, list[JobView]] = {}
         for job in view.jobs:
             if job.state == "queued":
@@ -211,10 +216,16 @@ class QueuedJobs:
         if refusal is not None:
             self._impossible[key] = jobs, refusal
             return
-        request = self._check.request(jobs[0])
+        self._in_order = self._projects = None
+        request = self._shared(self._check.request(jobs[0]))
         milli_gpus = total_milli_gpus(request, self._view)
         seconds = self._sorted_seconds(jobs[0]) if self._view.queue_order == "shortest" else 0
         self._classes[key] = JobClass(jobs, self._accounts[jobs[0].project], request, milli_gpus, seconds)
+
+    def _shared(self, request: Request) -> Request:
+        if len(self._requests) >= MOST_VERDICTS:
+            self._requests.clear()
+        return self._requests.setdefault(request, request)
 
     def _sorted_seconds(self, job: JobView) -> int:
         """Return the run time, in seconds, by which a job is sorted where the shortest goes first; LAST if it is
@@ -227,6 +238,7 @@ class QueuedJobs:
         """Add a queued job. All jobs of its class are undecided then."""
         key = _alike(job)
         if key in self._classes:
+            self._in_order = None
             self._classes[key].rewind()
             insort(self._classes[key].jobs, job, key=job_key)
         elif key in self._impossible:
@@ -238,21 +250,36 @@ class QueuedJobs:
         """Remove a job, which must equal the one that was added. All jobs of its class are undecided then."""
         key = _alike(job)
         if key in self._classes:
+            self._in_order = None
             self._classes[key].rewind()
         jobs = self._classes[key].jobs if key in self._classes else self._impossible[key][0]
         del jobs[bisect_left(jobs, job_key(job), key=job_key)]
         if not jobs:
+            self._projects = None
             self._classes.pop(key, None)
             self._impossible.pop(key, None)
 
     def classes(self) -> list[JobClass]:
         """Return the classes that can run on this cluster, sorted by first submission, with all their jobs
-        undecided."""
-        classes = sorted(self._classes.values(), key=lambda one: job_key(one.jobs[0]))
-        for one in classes:
-            # Classes are kept between cycles, and the last cycle has moved their position.
-            one.rewind()
-        return classes
+        undecided. Do not modify the list: it is kept."""
+        for one in self._classes.values():
+            # Classes are kept between cycles, and the last cycle has moved the position of a few.
+            if one.is_moved:
+                one.rewind()
+        if self._in_order is None:
+            self._in_order = sorted(self._classes.values(), key=lambda one: job_key(one.jobs[0]))
+        return self._in_order
+
+    def projects(self, but: Collection[JobClass]) -> list[QueuedProject]:
+        """Return the projects of all classes that can run on this cluster, without the classes `but`."""
+        if self._projects is None:
+            self._projects = queued_projects(self._classes.values())
+        if not but:
+            return list(self._projects.values())
+        changed, left_out = {one.account for one in but}, set(but)
+        rest = [one for account in changed for one in self._projects[account].classes if one not in left_out]
+        kept = [one for account, one in self._projects.items() if account not in changed]
+        return kept + list(queued_projects(rest).values())
 
     def next_due(self, now: int) -> int | None:
         """Return when the next back-off after `now` ends, in Unix seconds; None if no job backs off."""

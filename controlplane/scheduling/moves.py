@@ -127,6 +127,17 @@ class Moves:
         is_full = (item.request, False, False) in self._no_room
         return is_full and (not self._state.is_releasing or (item.request, True, False) in self._no_room)
 
+    def may_have_room(self, request: Request) -> bool:
+        """Return whether the request fits, now or once stopping jobs have ended, on what is not promised."""
+        capacity = self._state.capacity
+        rooms = (
+            {False: capacity.now, True: capacity.soon} if self._state.is_releasing else {False: capacity.now}
+        )
+        return any(
+            (request, is_soon, False) not in self._no_room and place(request, room) is not None
+            for is_soon, room in rooms.items()
+        )
+
     def make_room(self, item: Waiting) -> frozenset[Candidate] | None:
         """Stop jobs of other projects, or else jobs of lower priority in the own project, and serve the job. Return
         the stopped jobs; None, with nothing changed, if neither is enough."""

@@ -9,11 +9,8 @@ GPU-seconds.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from operator import attrgetter
-from typing import NamedTuple
 
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.fit import Request
@@ -25,23 +22,6 @@ TurnInProject = tuple[int, int, int, str]
 """Priority, expected seconds (0 in the order of submission), first submission, id."""
 # Sorts a job without an expected run time after all others.
 LAST = 1 << 40
-_Entry = tuple[Key, bool, str, int]
-"""(sort key, whether it is a department, name, version): outdated if the account has a newer version."""
-
-
-class Cause(NamedTuple):
-    """Why a class of jobs was closed. Classes with equal causes can be served again at the same time.
-
-    `request`: what found no room; None if a limit or a share forbids the class. `policy`: the signature of the policy
-    that found no victims, None if none was tried. `is_bound`: the reservation binds the class, so that only capacity
-    outside of it was searched. `has_lower_running`: jobs of lower priority run in its project, which the search for
-    victims does not cover.
-    """
-
-    request: Request | None = None
-    policy: Hashable | None = None
-    is_bound: bool = False
-    has_lower_running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +123,12 @@ class JobClass:
     and so do the properties of `jobs[0]`.
 
     The jobs before the index `at` are decided: they start or have a promise. `seconds`: their expected run time if
-    the shortest goes first, else 0.
+    the shortest goes first, else 0. `may_wait`: they may have to wait for a back-off, their data or a volume.
     """
 
-    __slots__ = ("_head", "_kept", "_passed", "account", "at", "jobs", "milli_gpus", "request", "seconds")
+    __slots__ = (
+        "_head", "_kept", "_passed", "account", "at", "jobs", "may_wait", "milli_gpus", "request", "seconds",
+    )  # fmt: skip
 
     def __init__(
         self, jobs: list[JobView], account: Account, request: Request, milli_gpus: int, seconds: int = 0
@@ -156,6 +138,10 @@ class JobClass:
         self.request = request
         self.milli_gpus = milli_gpus
         self.seconds = seconds
+        first = jobs[0]
+        self.may_wait = (
+            first.not_before is not None or first.is_waiting_for_data or first.is_waiting_for_volume
+        )
         self.at = 0
         self._head: Waiting | None = None
         self._passed: list[JobView] = []
@@ -183,6 +169,11 @@ class JobClass:
     def is_decided(self) -> bool:
         """Whether all jobs are decided, so that there is no head."""
         return self.at >= len(self.jobs)
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether `rewind` would change anything."""
+        return self.at > 0 or self._kept is not None
 
     def advance(self) -> None:
         """Mark the head as decided; the next job becomes the head."""
@@ -216,130 +207,39 @@ class JobClass:
         return Waiting(job, self.account, self.request, self.milli_gpus)
 
 
-class QueueIterator:
-    """The classes of waiting jobs in queue order: by department, then project, then job.
+class QueuedProject:
+    """The classes of one project that may be served, and what a phase must know to pass over all of them at once. It
+    stays valid while no class is added or removed, whichever jobs of the classes are decided.
 
-    Call `take`, decide on the head of the class, then call `put_back` or `close`. Only the served account is sorted
-    again, so that one job costs O(log n). Call `reopen` after a decision by which other accounts lost jobs.
+    `least_milli_gpus`, `highest_priority`: of any class. `requests`: of all classes. `has_own_room`: a class has a
+    promise, or may wait for a copy of its data, so that it can be served without free capacity for its request.
     """
 
-    __slots__ = ("_closed", "_excluded", "_projects", "_queues", "_taken", "_tops", "_versions")
+    __slots__ = ("account", "classes", "has_own_room", "highest_priority", "least_milli_gpus", "requests")
 
-    def __init__(
-        self, classes: Iterable[JobClass], excluded: Callable[[JobClass], Cause | None] | None = None
-    ) -> None:
-        """`excluded`: called with each class that reaches the head of its project; if it returns a cause, the class
-        is closed."""
-        self._excluded = excluded
-        self._queues: dict[str, list[tuple[TurnInProject, JobClass]]] = {}
-        self._projects: dict[str, list[_Entry]] = {}
-        self._tops: list[_Entry] = []
-        self._versions: dict[str, int] = {}
-        self._taken: JobClass | None = None
-        # By cause, then by department (or project without one): many classes have one cause.
-        self._closed: dict[Cause, dict[Account, list[JobClass]]] = {}
-        accounts: dict[str, Account] = {}
-        for one in classes:
-            if not one.is_decided:
-                self._queues.setdefault(one.account.name, []).append((one.key, one))
-                accounts[one.account.name] = one.account
-        for queue in self._queues.values():
-            heapq.heapify(queue)
-        self._update(accounts.values())
-
-    def take(self) -> JobClass | None:
-        """Remove and return the class whose head is next; None if none is left."""
-        _drop_stale(self._tops, self._versions)
-        if not self._tops:
-            return None
-        _, _, top, _ = self._tops[0]
-        _, _, project, _ = self._projects[top][0]
-        _, self._taken = heapq.heappop(self._queues[project])
-        return self._taken
-
-    def put_back(self) -> None:
-        """Put the class that was taken last back, at the place of its next undecided job; a class without one stays
-        out."""
-        taken = self._taken
-        assert taken is not None
-        if not taken.is_decided:
-            heapq.heappush(self._queues[taken.account.name], (taken.key, taken))
-        self._update((taken.account,))
-
-    def close(self, cause: Cause) -> None:
-        """Keep the class that was taken last out of the queue until `reopen`. `cause`: why it was not served."""
-        assert self._taken is not None
-        self._put_away(self._taken, cause)
-        self._update((self._taken.account,))
-
-    def _put_away(self, one: JobClass, cause: Cause) -> None:
-        top = one.account.parent or one.account
-        self._closed.setdefault(cause, {}).setdefault(top, []).append(one)
-
-    def reopen(self, accounts: Collection[Account], may_fit: Callable[[Cause, JobClass], bool]) -> None:
-        """Sort the projects `accounts`, which lost jobs, again, and put closed classes back: all of their departments
-        (or projects without one), and all others that were closed by a cause for which `may_fit` returns True.
-        `may_fit` is called once per cause, with the cause and one of these other classes."""
-        changed = set(accounts)
-        for cause, by_top in list(self._closed.items()):
-            opened = [by_top.pop(top) for top in _tops(accounts) if top in by_top]
-            if by_top and may_fit(cause, next(iter(by_top.values()))[0]):
-                opened += by_top.values()
-                by_top = {}
-            if not by_top:
-                del self._closed[cause]
-            for one in chain.from_iterable(opened):
-                heapq.heappush(self._queues[one.account.name], (one.key, one))
-                changed.add(one.account)
-        self._update(sorted(changed, key=attrgetter("name")))
-
-    def _update(self, accounts: Iterable[Account]) -> None:
-        """Sort these projects again after their accounts changed. Classes at their heads for which `excluded` returns a
-        cause are closed first."""
-        tops: dict[str, Account] = {}
-        for account in accounts:
-            top = account.parent or account
-            name = _top_name(account)
-            tops[name] = top
-            queue = self._queues.get(account.name, [])
-            while queue and self._excluded is not None and (cause := self._excluded(queue[0][1])) is not None:
-                self._put_away(heapq.heappop(queue)[1], cause)
-            # Entries of a heap cannot be changed in place: an outdated entry stays until it reaches the top and
-            # is dropped there.
-            version = self._versions[account.name] = self._versions.get(account.name, 0) + 1
-            if queue:
-                first = queue[0][1]
-                key = turn_key(account, first.milli_gpus, first.seconds)
-                heapq.heappush(self._projects.setdefault(name, []), (key, False, account.name, version))
-        for name, top in tops.items():
-            self._update_top(name, top)
-
-    def _update_top(self, name: str, top: Account) -> None:
-        projects = self._projects.get(name, [])
-        _drop_stale(projects, self._versions)
-        version = self._versions[name] = self._versions.get(name, 0) + 1
-        if projects:
-            best = self._queues[projects[0][2]][0][1]
-            # A project without a department is its own top.
-            is_own = best.account is top
-            key = projects[0][0] if is_own else turn_key(top, best.milli_gpus, best.seconds)
-            heapq.heappush(self._tops, (key, best.account.parent is not None, name, version))
+    def __init__(self, account: Account, classes: Sequence[JobClass]) -> None:
+        """`classes`: at least one, all of this account."""
+        jobs = [one.jobs[0] for one in classes]
+        self.account = account
+        self.classes = classes
+        self.least_milli_gpus = min([one.milli_gpus for one in classes])
+        self.highest_priority = max([job.priority for job in jobs])
+        self.requests = frozenset([one.request for one in classes])
+        self.has_own_room = any(job.promised or job.fillable for job in jobs)
 
 
-def _tops(accounts: Iterable[Account]) -> set[Account]:
-    return {account.parent or account for account in accounts}
+def queued_projects(classes: Iterable[JobClass]) -> dict[Account, QueuedProject]:
+    """Return the projects of these classes, by account."""
+    found: dict[Account, list[JobClass]] = {}
+    for one in classes:
+        found.setdefault(one.account, []).append(one)
+    return {account: QueuedProject(account, members) for account, members in found.items()}
 
 
-def _top_name(account: Account) -> str:
+def top_name(account: Account) -> str:
     """Return a key for the account's department, or for a project without one. Keys of the two kinds never equal each
     other or a project's name: all share one dictionary of versions."""
     return f"{'department' if account.parent else 'project'} {(account.parent or account).name}"
-
-
-def _drop_stale(heap: list[_Entry], versions: Mapping[str, int]) -> None:
-    """Remove entries from the top of the heap that were added before their account changed last."""
-    while heap and versions[heap[0][2]] != heap[0][3]:
-        heapq.heappop(heap)
 
 
 def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
@@ -373,7 +273,7 @@ def in_turn(classes: Iterable[JobClass], skip: int = 0) -> Iterator[tuple[JobCla
             queues.setdefault(one.account.name, []).append(one)
     tops: dict[str, list[_Project]] = {}
     for queue in queues.values():
-        tops.setdefault(_top_name(queue[0].account), []).append(_Project(queue))
+        tops.setdefault(top_name(queue[0].account), []).append(_Project(queue))
     heap: list[tuple[Key, bool, str]] = []
     for name, projects in tops.items():
         heapq.heapify(projects)
