@@ -274,7 +274,11 @@ class _Cycle:
 
     def _is_small(self) -> bool:
         """Return whether the jobs of this plan are few enough to try all ways to place them together."""
-        return len(self._state.starts) + len(self._state.promises) <= MAX_JOBS
+        return self._count_placed() <= MAX_JOBS
+
+    def _count_placed(self) -> int:
+        """Return how many jobs of this plan start or have a promise."""
+        return len(self._state.starts) + len(self._state.promises)
 
     # Phase 3: the capacity that is still idle goes to all other jobs, in turn.
 
@@ -358,8 +362,10 @@ class _Cycle:
             # The reservation's time may have depended on the end of a reprieved victim. What it kept until now may make
             # other victims needless, and jobs in share that fitted only there may take others' capacity.
             if self._reserve_again():
-                is_reprieved = reprieve_needless()
-                if self.serve_in_share() or is_reprieved:
+                placed, is_reprieved = self._count_placed(), reprieve_needless()
+                # A job that is placed now may leave the gang a better place: the next cycle would find that and start
+                # jobs on what this one keeps.
+                if self.serve_in_share() or is_reprieved or self._count_placed() > placed:
                     continue
             if not self._serve_by_moving():
                 break
@@ -379,7 +385,7 @@ class _Cycle:
         """Serve jobs within their project's share that fit once other jobs of the plan are placed elsewhere. Return
         whether any was served; False, with nothing tried, in a plan without promises or with too many jobs."""
         state, is_any = self._state, False
-        if not state.promises or len(state.starts) + len(state.promises) >= MAX_JOBS:
+        if not state.promises or self._count_placed() >= MAX_JOBS:
             return False
         queue = QueueIterator(self._projects, self._why_not_in_share, self._is_above_share)
         while (job_class := queue.take()) is not None:

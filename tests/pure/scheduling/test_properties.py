@@ -172,6 +172,8 @@ def _ends(submits: list[str], gpus: int, is_stepwise: bool):
         (random_view, 9046028),
         # With the victim its department, which the newcomer shares, would be above its limit.
         (replacing_view, 9101509),
+        # A job got room beside a gang that backs off, which had a better place in the next cycle for it.
+        (random_view, 9229850),
         # Jobs of three priorities stop one another in turn, which takes six cycles.
         (replacing_view, 8197),
         (replacing_view, 9003171),
