@@ -228,12 +228,12 @@ def test_what_a_shell_starts_while_its_pod_is_killed_ends_too(case: EngineCase):
     try:
         terminal.write(b"for i in $(seq 400); do sleep 1000 & done\n")
         wait_until(
-            lambda: len(processes.with_token(token, processes.table())) > 10,
+            lambda: len(processes.with_token(token, 0, processes.table())) > 10,
             what="some of the shell's programs",
         )
         case.engine.stop(spec.name, 0)
         case.wait_end(spec)
-        assert processes.with_token(token, processes.table()) == []
+        assert processes.with_token(token, 0, processes.table()) == []
     finally:
         terminal.close()
 
@@ -243,7 +243,7 @@ def test_a_closed_shell_leaves_nothing(case: EngineCase):
     pod = PodDir(case.state_dir / "pods" / spec.name)
 
     def members() -> list[int]:
-        return processes.with_token(pod.prepared().token, processes.table())
+        return processes.with_token(pod.prepared().token, 0, processes.table())
 
     terminal = case.engine.open_shell(spec.name, 80, 24)
     try:

@@ -103,7 +103,8 @@ def _kill_leftovers(pod: PodDir, started: StartRecord) -> bool:
     prepared = pod.prepared()
     token = prepared.token if prepared else ""
     # Both searches are needed: the session finds forked processes, the token those that left the session.
-    pids = {*processes.in_session(started.pid, started.ticks, found), *processes.with_token(token, found)}
+    others = processes.with_token(token, started.shim_ticks, found)
+    pids = {*processes.in_session(started.pid, started.ticks, found), *others}
     processes.kill(sorted(pids))
     return bool(pids)
 

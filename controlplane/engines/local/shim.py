@@ -148,6 +148,7 @@ class Shim:
         self._kill_at: float | None = None
         self._status: int | None = None
         self._oom_kills = _oom_kills()
+        self._ticks = processes.start_ticks_of(os.getpid())
         self._cut = ""
 
     def run(self, started: int) -> None:
@@ -169,12 +170,10 @@ class Shim:
         self._finish(*self._outcome(failure))
 
     def _record_start(self, child: Child) -> None:
-        shim, command = processes.find(os.getpid()), processes.find(child.pid)
-        assert shim is not None
-        ticks = command.start_ticks if command else 0
+        ticks = processes.start_ticks_of(child.pid)
         _write_record(
             f"{self._dir}/start",
-            f'{{"shim_pid":{shim.pid},"shim_ticks":{shim.start_ticks},"pid":{child.pid},"ticks":{ticks},'
+            f'{{"shim_pid":{os.getpid()},"shim_ticks":{self._ticks},"pid":{child.pid},"ticks":{ticks},'
             f'"boot_id":"{processes.boot_id()}","started_ms":{_now_ms()}}}',
         )
 
@@ -255,7 +254,7 @@ class Shim:
         processes.kill(below)
         # Also by token, for processes that left the process tree by a double fork, and for shells, which were never
         # in it.
-        others = processes.with_token(self._launch.env[processes.TOKEN_VARIABLE], found)
+        others = processes.with_token(self._launch.env[processes.TOKEN_VARIABLE], self._ticks, found)
         processes.kill(others)
         return bool(below or others)
 

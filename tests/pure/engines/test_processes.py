@@ -34,6 +34,19 @@ def test_a_session_outlives_its_leader():
     assert processes.in_session(7, 100, [process(8, session=7, start_ticks=120)]) == [8]
 
 
+def test_the_token_is_looked_for_only_in_processes_that_started_since_the_shim(monkeypatch):
+    read = []
+
+    def environment(pid: int) -> list[bytes]:
+        read.append(pid)
+        return [f"{processes.TOKEN_VARIABLE}=ours".encode()] if pid != 4 else []
+
+    monkeypatch.setattr(processes, "_environment", environment)
+    table = [process(2, start_ticks=99), process(3, start_ticks=100), process(4, start_ticks=101), process(5)]
+    assert processes.with_token("ours", 100, table) == [3, 5]
+    assert read == [3, 4, 5]
+
+
 def test_this_process_lives_under_its_own_identity_only():
     me = processes.find(os.getpid())
     assert me is not None
