@@ -158,13 +158,50 @@ class Manifest:
             b"".join(map(self.digest, chosen)),
         )
 
-    def encode(self) -> bytes:
-        """Return the compressed form in which a manifest is stored and sent; see `decode`."""
+    def patched(self, removed: Iterable[bytes], changed: "Manifest") -> "Manifest":
+        """Return this manifest without the paths `removed`, and with the files of `changed`, a checked one, in place of
+        those at the same paths. Raises ManifestInvalid if a file would be a directory too."""
+        edits = dict.fromkeys(removed, -1) | {path: index for index, path in enumerate(changed.paths)}
+        paths, kinds, sizes, digests = [], [], array("Q"), []
+        start = 0
+        for path, index in sorted(edits.items()):
+            end = bisect_left(self.paths, path, start)
+            # All that lies between two edits at once: most files of a version are those of the one before.
+            for one, first, last in ((self, start, end), (changed, index, index + 1)):
+                if first >= 0:
+                    paths += one.paths[first:last]
+                    kinds.append(one.kinds[first:last])
+                    sizes += one.sizes[first:last]
+                    digests.append(one.digests[first * DIGEST_BYTES : last * DIGEST_BYTES])
+            start = end + (end < len(self) and self.paths[end] == path)
+        made = Manifest(
+            paths + self.paths[start:],
+            b"".join((*kinds, self.kinds[start:])),
+            sizes + self.sizes[start:],
+            b"".join((*digests, self.digests[start * DIGEST_BYTES :])),
+        )
+        made._check_beside(changed.paths)
+        return made
+
+    def encode(self, level: int = 1) -> bytes:
+        """Return the form in which a manifest is stored and sent; see `decode`. `level`: of zlib's compression, 0 for
+        none."""
         joined = b"\0".join(self.paths)
-        packed = zlib.compress(joined + self.kinds + _packed(self.sizes), 1)
+        packed = zlib.compress(joined + self.kinds + _packed(self.sizes), level)
         if "hash" not in self.__dict__:
             self.__dict__["hash"] = self._hashed(joined)
         return b"".join((_MAGIC, _HEAD.pack(len(self), len(joined), len(packed)), packed, self.digests))
+
+    def _check_beside(self, paths: Iterable[bytes]) -> None:
+        """Raise ManifestInvalid if one of these files is a directory of others, or in one that is a file."""
+        for path in paths:
+            below = path + b"/"
+            index = bisect_left(self.paths, below)
+            is_above = index < len(self) and self.paths[index].startswith(below)
+            while not is_above and (above := path.rpartition(b"/")[0]):
+                path, is_above = above, self.find(above) is not None
+            if is_above:
+                raise _both(path)
 
     def _child(self, name: bytes, is_directory: bool, index: int, end: int) -> Child:
         size = sum(self.sizes[index:end])
@@ -239,8 +276,8 @@ def compare(before: Manifest, after: Manifest) -> Diff:
     if before.paths == after.paths:
         return Diff((), (), _changed(before.paths, _columns(before, ()), _columns(after, ())))
     # Two versions mostly differ in few places: the paths before the first and after the last are not hashed.
-    start = _equal(before.paths, after.paths)
-    end = _equal(reversed(before.paths[start:]), reversed(after.paths[start:]))
+    start = count_equal(before.paths, after.paths)
+    end = count_equal(reversed(before.paths[start:]), reversed(after.paths[start:]))
     middle = before.paths[start : len(before) - end]
     old, new = set(middle), set(after.paths[start : len(after) - end])
     removed, added = sorted(old - new), sorted(new - old)
@@ -259,6 +296,15 @@ def new_contents(before: Manifest, after: Manifest, diff: Diff) -> set[bytes]:
     return {after.digest(bisect_left(after.paths, path)) for path in (*diff.added, *diff.changed)}
 
 
+def count_equal(one: Iterable[bytes], other: Iterable[bytes]) -> int:
+    """Return how many elements at the beginning are equal."""
+    found = 0
+    for found, differs in enumerate(map(operator.ne, one, other), 1):
+        if differs:
+            return found - 1
+    return found
+
+
 def stays_inside(path: bytes, target: bytes) -> bool:
     """Return whether a link at `path` leads to a path inside the tree, existing or not, whatever other accepted
     links the tree has. `..` is accepted only at the beginning of a target."""
@@ -268,15 +314,6 @@ def stays_inside(path: bytes, target: bytes) -> bool:
     # After the name of another link, `..` would resolve elsewhere.
     ups = next((place for place, part in enumerate(parts) if part != b".."), len(parts))
     return b".." not in parts[ups:] and ups <= path.count(b"/")
-
-
-def _equal(one: Iterable[bytes], other: Iterable[bytes]) -> int:
-    """Return how many paths at the beginning are equal; the length of the shorter one if all are."""
-    found = 0
-    for found, differs in enumerate(map(operator.ne, one, other), 1):
-        if differs:
-            return found - 1
-    return found
 
 
 def _columns(manifest: Manifest, leave_out: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -350,4 +387,8 @@ def _check_no_file_is_a_directory(paths: list[bytes]) -> None:
     while above := {path.rpartition(b"/")[0] for path in above if b"/" in path} - directories:
         directories |= above
     if both := directories.intersection(paths):
-        raise ManifestInvalid(f"{min(both)[:80]!r} is a file and a directory.")
+        raise _both(min(both))
+
+
+def _both(path: bytes) -> ManifestInvalid:
+    return ManifestInvalid(f"{path[:80]!r} is a file and a directory.")

@@ -19,7 +19,7 @@ from typing import Any
 from controlplane.cli import formats
 from controlplane.cli.errors import FAILED, NOT_FOUND, UNREACHABLE, ApiError, CliError, exit_code_of
 from controlplane.cli.session import Session
-from datasets.ingest.engine import Progress, Synced, sync_tree
+from datasets.ingest.engine import Progress, Synced, forget_index, sync_tree
 from datasets.ingest.listing import Listing
 from datasets.ingest.nearby import machine_mark, sink_nearby
 from datasets.ingest.packs import CONTENT_MOST_BYTES, checked_contents
@@ -116,7 +116,7 @@ def send_directory(
     found = _read(session, dataset, binding, None if is_full else index, newest, adopt, listing)
     if found.manifest is not None and _send_manifest(session, dataset, found.manifest):
         # According to the index the server has contents that it has lost: read everything again.
-        index.unlink(missing_ok=True)
+        forget_index(index)
         found = _read(session, dataset, binding, index, "", adopt)
         assert found.manifest is not None, "without a base there is always a manifest"
         if lacking := _send_manifest(session, dataset, found.manifest):

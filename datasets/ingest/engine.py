@@ -7,17 +7,28 @@ import selectors
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from datasets.ingest.listing import Listing, Seen, load_seen, save_seen
+from datasets.ingest.last_listing import (
+    Difference,
+    LastListing,
+    difference,
+    forget_last,
+    load_last,
+    save_last,
+    young_paths,
+)
+from datasets.ingest.listing import Listing, Seen, line_path, load_seen, save_seen
 from datasets.ingest.reader import Failed, Read, Reader, Wanted
-from datasets.ingest.tree import Changes, Skipped, StatIndex, Walk, load_index, save_index, walk
+from datasets.ingest.tree import Changes, Skipped, StatIndex, Walk, all_of, load_index, save_index, walk
 from datasets.ingest.worker import Say, SinkSpec, Worker, open_sink, silent
 from datasets.manifests import DIGEST_BYTES, Manifest, checked
 
 BATCH_FILES, BATCH_BYTES = 400, 8 << 20
+# A listing with more files that may have changed since is not stored for the next sync.
+KEPT_YOUNG_MOST = 1000
 # Below this size a second worker process costs more than it gains.
 ALONE_FILES, ALONE_BYTES = 200, 16 << 20
 
@@ -76,8 +87,16 @@ def sync_tree(
     """
     if base and (same := _seen_again(index, listing, base)):
         return same
+    start, readers = os.fsencode(root), workers or min(4, os.cpu_count() or 1)
+    if index and listing and (last := load_last(index)) and (few := difference(last, listing)):
+        if few.is_empty and base == last.manifest.hash:
+            return Synced(None, base, few.files, 0, 0, few.skipped)
+        job = _Job(few.found, all_of(few.found), report, say)
+        job.read(start, sink, nearby, readers)
+        if patched := _patched(job, last, few, index, listing):
+            return patched
     # Taken before the walk: a file that changes during the walk is newer, and is read again next time.
-    walked_ns, start = listing.started_ns if listing else time.time_ns(), os.fsencode(root)
+    walked_ns = listing.started_ns if listing else time.time_ns()
     listed = listing.walk() if listing else None
     if listed is None:
         listing = None
@@ -88,7 +107,7 @@ def sync_tree(
         _see(index, listing, base, found)
         return Synced(None, base, found.files, 0, 0, found.skipped)
     job = _Job(found, changes, report, say)
-    job.read(start, sink, nearby, workers or min(4, os.cpu_count() or 1))
+    job.read(start, sink, nearby, readers)
     if job.failed:
         return Synced(None, "", found.files, len(changes.places), job.bytes_done, found.skipped, job.failed)
     manifest = job.manifest or manifest_of(found)
@@ -97,6 +116,7 @@ def sync_tree(
         save_index(index, manifest.hash, found, walked_ns)
         if job.is_as_walked:
             _see(index, listing, manifest.hash, found)
+            _keep_listing(index, listing, manifest, found)
     return Synced(manifest, manifest.hash, found.files, len(changes.places), job.bytes_done, found.skipped)
 
 
@@ -107,6 +127,39 @@ def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synce
     if seen is None or listing is None or seen.version != base or seen.digest != listing.digest:
         return None
     return Synced(None, base, seen.files, 0, 0, seen.skipped)
+
+
+def _patched(job: "_Job", last: LastListing, few: Difference, index: Path, listing: Listing) -> Synced | None:
+    """Return the result of a sync that read the files of `few` in `job`; store the listing for the next one. None if
+    the last listing turns out not to be that of its manifest."""
+    read = Synced(None, "", few.files, job.files_done, job.bytes_done, few.skipped, job.failed)
+    if job.failed:
+        return read
+    manifest = last.manifest.patched(few.gone, manifest_of(few.found))
+    if len(manifest) != few.files:
+        return None
+    # The stat index stays as it is: what it knows of files that did not change is right.
+    if job.is_as_walked:
+        unsettled = few.unsettled(listing)
+        save_last(index, listing, manifest, unsettled, few.skipped)
+        if not unsettled:
+            save_seen(index, Seen(manifest.hash, listing.digest, few.files, few.skipped))
+    return replace(read, manifest=manifest, version=manifest.hash)
+
+
+def _keep_listing(index: Path, listing: Listing | None, manifest: Manifest, found: Walk) -> None:
+    """Store a listing and its manifest for the next sync, unless it would have to read many files again."""
+    if listing is None or len(young := young_paths(found, listing)) > KEPT_YOUNG_MOST:
+        return
+    lines = enumerate(listing.lines) if young else ()
+    unsettled = [place for place, line in lines if line_path(line) in young]
+    save_last(index, listing, manifest, unsettled, found.skipped)
+
+
+def forget_index(index: Path) -> None:
+    """Remove everything that is stored about a directory's files: the next sync reads all."""
+    index.unlink(missing_ok=True)
+    forget_last(index)
 
 
 def _see(index: Path | None, listing: Listing | None, version: str, found: Walk) -> None:

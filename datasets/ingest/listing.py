@@ -9,6 +9,7 @@ import mmap
 import os
 import subprocess
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +22,10 @@ from datasets.ingest.tree import Directory, Row, Skipped, Walk, skipped_reason
 from datasets.manifests import EXECUTABLE, FILE, LINK
 
 _FORMAT = 1
-# Of everything but directories: type, mode, size, mtime, inode, path, target of a link. Names have no zero byte.
-_WHAT = ["-type", "d", "-o", "-printf", r"%y %m %s %T@ %i %P\0%l\0"]
+# Of everything but directories: type, mode, size, mtime, inode, path, target of a link. Names have no zero byte, and
+# no path has two slashes in succession.
+_WHAT = ["-type", "d", "-o", "-printf", r"%y %m %s %T@ %i %P//%l\0"]
+_AFTER_PATH = b"//"
 # Where in a time the point is, where the fraction begins, and where its digits end that a file system has: it has nine,
 # find writes ten.
 _POINT, _FRACTION, _KEPT = -11, -10, -1
@@ -82,7 +85,12 @@ class Listing:
         is_empty = os.fstat(self._output).st_size == 0
         return b"" if is_empty else mmap.mmap(self._output, 0, prot=mmap.PROT_READ)
 
-    @property
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """Return the listing's lines, one for everything but directories; [] if there is no listing."""
+        return [] if self.raw is None else lines_of(self.raw[:])
+
+    @cached_property
     def digest(self) -> bytes:
         """Return a hash of the listing, b"" if there is none."""
         return b"" if self.raw is None else blake2b(self.raw, digest_size=_HASH_BYTES).digest()
@@ -92,9 +100,8 @@ class Listing:
         if self.raw is None:
             return None
         try:
-            return _walk_of(self.raw[:].split(b"\0"))
+            return walk_of(self.lines)
         except ValueError:
-            # Times before 1970, of which find writes the fraction as if they were positive.
             return None
 
     def settled(self, found: Walk) -> bool:
@@ -104,13 +111,26 @@ class Listing:
         return all(row[3] < limit for directory in found.directories for row in directory.rows)
 
 
-def _walk_of(fields: list[bytes]) -> Walk:
+def lines_of(raw: bytes) -> list[bytes]:
+    """Return the lines of a listing, without their end."""
+    return raw.split(b"\0")[:-1]
+
+
+def line_path(line: bytes) -> bytes:
+    """Return the path in a line of a listing. Raises ValueError if it is no such line."""
+    return line.split(b" ", 5)[5].partition(_AFTER_PATH)[0]
+
+
+def walk_of(lines: Iterable[bytes]) -> Walk:
+    """Return what the lines of a listing list. Raises ValueError for times before 1970, of which find writes the
+    fraction as if they were positive."""
     found: dict[bytes, Directory] = {}
     skipped: list[Skipped] = []
     rows: list[Row] = []
     last: bytes | None = None
-    for entry, target in zip(fields[:-1:2], fields[1::2], strict=True):
-        kind, mode, size, mtime, inode, path = entry.split(b" ", 5)
+    for line in lines:
+        kind, mode, size, mtime, inode, rest = line.split(b" ", 5)
+        path, _, target = rest.partition(_AFTER_PATH)
         above, slash, name = path.rpartition(b"/")
         if kind == b"f":
             # The digit of the owner's permissions; its last bit is that of execution.

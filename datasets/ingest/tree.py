@@ -128,6 +128,12 @@ class Changes:
     is_same: bool
 
 
+def all_of(found: Walk) -> Changes:
+    """Return the changes that make a sync read every file of a walk."""
+    directories = enumerate(found.directories)
+    return Changes([(place, row) for place, one in directories for row in range(len(one.rows))], False)
+
+
 class StatIndex:
     """State of a tree at its last sync, stored in one file. A file with unchanged size, mtime and inode is
     assumed to have unchanged content.

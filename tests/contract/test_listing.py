@@ -4,12 +4,15 @@ import os
 import shutil
 import socket
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from datasets.ingest.engine import Synced, sync_tree
+from datasets.ingest.last_listing import LastListing, difference, load_last, save_last
 from datasets.ingest.listing import Listing, load_seen
 from datasets.ingest.tree import walk
+from datasets.manifests import Manifest
 from datasets.storage.folder_sink import sink_of_folder
 
 OLD_NS = 1_700_000_000_123_456_789
@@ -120,6 +123,131 @@ def test_every_change_is_found(tree: Path, tmp_path: Path, first: Synced, change
     assert again.manifest is not None
     assert again.version == sync_tree(tree, sink_of_folder(tmp_path / "lake")).version
     assert again.files_read == files_read
+
+
+NAMES = [b"a", b"A", b"a b//c", b"a//b", b"\xff", b"\xfe\n", b"-print", b"sub", b"a.b", b"a0"]
+
+
+def edited(tree: Path, draw: Random) -> None:
+    """Add, change, rename or remove a random file or directory, or change its mode or what it is."""
+    inside = list(tree.rglob("*"))
+    directories = [tree, *(path for path in inside if path.is_dir() and not path.is_symlink())]
+    target = draw.choice(directories) / os.fsdecode(draw.choice(NAMES).replace(b"//", b"-"))
+    files = [path for path in inside if path.is_file() and not path.is_symlink()]
+    kind = draw.choice(["new", "new", "link", "directory", "pipe", "rename", "remove", "chmod", "write"])
+    if kind in ("rename", "remove", "chmod", "write") and files:
+        source = draw.choice(files)
+        {
+            "rename": lambda: os.path.lexists(target) or source.rename(target),
+            "remove": source.unlink,
+            "chmod": lambda: source.chmod(draw.choice([0o644, 0o755])),
+            "write": lambda: source.write_bytes(draw.randbytes(3)),
+        }[kind]()
+    elif target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
+        {
+            "link": lambda: target.symlink_to(draw.choice(["a", "../a", "/etc//passwd", "x y//z"])),
+            "directory": target.mkdir,
+            "pipe": lambda: os.mkfifo(target),
+        }.get(kind, lambda: target.write_bytes(draw.randbytes(2)))()
+    # Most files are older than the clock's doubt, some are not.
+    if os.path.lexists(target) and draw.random() < 0.7:
+        os.utime(target, ns=(0, OLD_NS + draw.randrange(9)), follow_symlinks=False)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_version_after_a_few_changes_is_the_one_read_from_scratch(
+    tree: Path, tmp_path: Path, first: Synced, monkeypatch: pytest.MonkeyPatch, seed: int
+):
+    monkeypatch.setattr(Listing, "walk", lambda _: pytest.fail("the whole listing was parsed"))
+    draw = Random(seed)
+    for _ in range(12):
+        for _ in range(draw.randrange(4)):
+            edited(tree, draw)
+        again, scratch = synced(tree, tmp_path), sync_tree(tree, sink_of_folder(tmp_path / "lake"))
+        assert again.version == scratch.version
+        assert again.manifest is not None
+        assert scratch.manifest is not None
+        assert list(again.manifest.entries()) == list(scratch.manifest.entries())
+        assert again.files == scratch.files
+        assert sorted(map(repr, again.skipped)) == sorted(map(repr, scratch.skipped))
+
+
+@pytest.fixture
+def last(tmp_path: Path, first: Synced) -> LastListing:
+    found = load_last(tmp_path / "one.index")
+    assert found is not None
+    return found
+
+
+def test_a_young_file_is_read_again_although_its_line_is_the_same(
+    tree: Path, tmp_path: Path, last: LastListing
+):
+    (tree / "plain").write_bytes(b"young")
+    young = synced(tree, tmp_path)
+    status = (tree / "plain").stat()
+    (tree / "plain").write_bytes(b"YOUNG")
+    os.utime(tree / "plain", ns=(status.st_atime_ns, status.st_mtime_ns))
+    again = synced(tree, tmp_path)
+    assert again.files_read == 1
+    assert again.version != young.version
+    (tree / "plain").unlink()
+    assert synced(tree, tmp_path).files == len(last.manifest) - 1
+
+
+def test_a_file_that_vanishes_after_the_listing_fails_the_sync(tree: Path, tmp_path: Path, last: LastListing):
+    (tree / "plain").write_bytes(b"changed")
+    with Listing(os.fsencode(tree)) as listing:
+        assert listing.raw is not None
+        (tree / "plain").unlink()
+        found = sync_tree(
+            tree, sink_of_folder(tmp_path / "lake"), index=tmp_path / "one.index", listing=listing
+        )
+    assert (found.manifest, found.failed) == (None, [(b"plain", "gone")])
+    kept = load_last(tmp_path / "one.index")
+    assert kept is not None
+    assert kept.lines == last.lines
+    assert synced(tree, tmp_path).files == len(last.manifest) - 1
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "other"])
+def test_a_damaged_listing_counts_for_nothing(
+    tree: Path, tmp_path: Path, last: LastListing, first: Synced, harm: str
+):
+    path = tmp_path / "one.last"
+    if harm == "other":
+        # Not what any sync stores: the manifest of another tree.
+        with Listing(os.fsencode(tree)) as listing:
+            save_last(tmp_path / "one.index", listing, Manifest.empty(), [], [])
+    else:
+        raw = bytearray(path.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        path.write_bytes(raw if harm == "flip" else raw[:-1])
+        assert load_last(tmp_path / "one.index") is None
+    (tree / "plain").write_bytes(b"changed")
+    again = synced(tree, tmp_path, first.version)
+    assert again.version == sync_tree(tree, sink_of_folder(tmp_path / "lake")).version
+
+
+def test_many_changes_are_left_to_the_index(
+    tree: Path, tmp_path: Path, last: LastListing, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("datasets.ingest.last_listing._FEW", 2)
+    for name in ("1", "2", "3", "4", "5"):
+        (tree / name).write_bytes(name.encode())
+    with Listing(os.fsencode(tree)) as listing:
+        assert difference(last, listing) is None
+    assert synced(tree, tmp_path).version == sync_tree(tree, sink_of_folder(tmp_path / "lake")).version
+
+
+def test_a_listing_in_another_order_is_the_same(tree: Path, tmp_path: Path, last: LastListing):
+    with Listing(os.fsencode(tree)) as listing:
+        listing.lines.reverse()
+        found = difference(last, listing)
+    assert found is not None
+    assert found.is_empty
 
 
 def test_another_base_is_compared(tree: Path, tmp_path: Path, first: Synced):

@@ -64,6 +64,27 @@ def test_a_comparison_agrees_with_the_obvious_one(old, new):
     assert list(diff.changed) == sorted(path for path in new.keys() & old.keys() if new[path] != old[path])
 
 
+@given(TREES, TREES)
+def test_a_patched_manifest_is_the_one_made_from_scratch(old, new):
+    before, after = of(old), of(new)
+    diff = compare(before, after)
+    changed = of({path: new[path] for path in (*diff.added, *diff.changed)})
+    patched = before.patched(diff.removed, changed)
+    assert list(patched.entries()) == list(after.entries())
+    assert patched.hash == after.hash
+    assert checked(decode(patched.encode(0))).hash == after.hash
+
+
+@given(TREES, TREES, st.lists(NAMES))
+def test_a_patch_that_makes_a_file_a_directory_too_is_refused(old, new, removed):
+    merged = {path: one for path, one in (old | new).items() if path in new or path not in removed}
+    if any(other.startswith(path + b"/") for path in merged for other in merged):
+        with pytest.raises(ManifestInvalid):
+            of(old).patched(removed, of(new))
+    else:
+        assert of(old).patched(removed, of(new)).hash == of(merged).hash
+
+
 @pytest.mark.parametrize("few", [0, 1000])
 @given(old=TREES, new=TREES)
 def test_no_new_content_is_left_out(old, new, few):
