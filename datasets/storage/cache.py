@@ -25,7 +25,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from datasets.ingest.reader import hash_file
-from datasets.manifests import Manifest, ManifestInvalid, decode
+from datasets.manifests import DIGEST_BYTES, Manifest, ManifestInvalid, decode
 from datasets.storage.base import UNLIMITED, Budget, Lake
 from datasets.storage.files import blocked, copy_file, sync_directory, sync_file_system, write_new
 from datasets.storage.tree_fill import (
@@ -131,7 +131,7 @@ class CacheStore:
     def find_damaged(self, digests: Iterable[bytes]) -> set[str]:
         """Hash the files of the contents with these digests in all complete trees, and mark the damaged ones. Return
         the keys of the trees that use a marked one, which they keep until a fill repairs it."""
-        named = {digest.hex() + end for digest in digests for end in ("", "x")}
+        named = {digest + end for digest in digests for end in (b"", b"x")}
         checked = set[int]()
         for key, manifest in self.manifests().items():
             for name, path in _files(self.tree(key), manifest):
@@ -177,7 +177,7 @@ class CacheStore:
         lock: int,
         budget: Budget,
         report: Report = silent,
-    ) -> set[str]:
+    ) -> set[bytes]:
         """Create the files of a manifest in the directory of an incomplete tree, flushed. `lock`: a descriptor that
         holds the tree's lock. Return the contents that no trusted tree shares."""
         part = self._part(key)
@@ -188,7 +188,7 @@ class CacheStore:
         sync_file_system(self.root)
         return own
 
-    def _share(self, key: str, manifest: Manifest, own: set[str], others: Iterable[str]) -> bool:
+    def _share(self, key: str, manifest: Manifest, own: set[bytes], others: Iterable[str]) -> bool:
         """Make the contents `own` of an incomplete tree hard links of those in other trees; return whether one was."""
         found = {
             name: source.tree / os.fsdecode(path)
@@ -202,7 +202,7 @@ class CacheStore:
                     self._replace(path, found[name])
         return bool(found)
 
-    def _sources(self, names: Collection[str], keys: Iterable[str]) -> Sources:
+    def _sources(self, names: Collection[bytes], keys: Iterable[str]) -> Sources:
         """Return those of the trees, complete or not, that have some of these contents."""
         damaged = self._damaged()
         trusted, suspect = [], []
@@ -300,11 +300,12 @@ class CacheStore:
             names = {name for one in self.manifests().values() for name in contents_of(one)}
             # Damaged contents were removed there until their trees were repaired.
             for name in names if contents.is_dir() else ():
-                if not (contents / name[:2] / name[2:]).exists():
-                    self._mark(name).touch()
-            for name in _OLD_FOLDERS:
+                mark = self._mark(name)
+                if not (contents / mark.name[:2] / mark.name[2:]).exists():
+                    mark.touch()
+            for folder in _OLD_FOLDERS:
                 with suppress(FileNotFoundError):
-                    os.rename(self.root / name, self.root / "staging" / uuid4().hex)
+                    os.rename(self.root / folder, self.root / "staging" / uuid4().hex)
 
     def _part(self, key: str) -> Path:
         return self.root / "trees" / (key + PART)
@@ -318,11 +319,14 @@ class CacheStore:
                 found[key] = self.tree(key).stat().st_ctime_ns
         return found
 
-    def _mark(self, name: str) -> Path:
-        return self.root / "damaged" / name
+    def _mark(self, name: bytes) -> Path:
+        return self.root / "damaged" / (digest_of(name).hex() + name[DIGEST_BYTES:].decode())
 
-    def _damaged(self) -> set[str]:
-        return set(os.listdir(self.root / "damaged"))
+    def _damaged(self) -> set[bytes]:
+        marks = os.listdir(self.root / "damaged")
+        return {
+            bytes.fromhex(mark.removesuffix("x")) + (b"x" if mark.endswith("x") else b"") for mark in marks
+        }
 
     def _manifest(self, key: str) -> Manifest | None:
         try:
@@ -354,12 +358,12 @@ class CacheStore:
             yield file.fileno()
 
 
-def _only(manifest: Manifest, names: Collection[str]) -> Manifest:
+def _only(manifest: Manifest, names: Collection[bytes]) -> Manifest:
     """Return a manifest of the files whose contents have these store names."""
     return manifest.only(place for place, name in enumerate(store_names(manifest)) if name in names)
 
 
-def _is_damaged(name: str, path: Path, checked: set[int]) -> bool:
+def _is_damaged(name: bytes, path: Path, checked: set[int]) -> bool:
     """Return whether a file differs from its content. False for a file that is gone, and for one whose inode number is
     in `checked`, to which it is added."""
     try:
@@ -381,7 +385,7 @@ def _is_same(path: Path, other: Path) -> bool:
         return False
 
 
-def _files(tree: Path, manifest: Manifest) -> Iterator[tuple[str, Path]]:
+def _files(tree: Path, manifest: Manifest) -> Iterator[tuple[bytes, Path]]:
     """Yield the content's store name and the path of each file of a tree; no links."""
     for name, path in zip(store_names(manifest), manifest.paths, strict=True):
         if name:

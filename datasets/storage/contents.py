@@ -97,7 +97,9 @@ class ContentIndex:
         # Sorting by one number after the other takes a third of the time of comparing tuples.
         rows.sort(key=itemgetter(2))
         rows.sort(key=itemgetter(1))
-        return [Located(names[pack], offset, size, digest) for digest, pack, offset, size in rows]
+        # Without the call of a Python function for each, which is half of the time.
+        new = tuple.__new__
+        return [new(Located, (names[pack], offset, size, digest)) for digest, pack, offset, size in rows]
 
     def files_of(self, digests: Iterable[bytes]) -> Files:
         """Return which of these digests are known, and the files that hold their contents."""

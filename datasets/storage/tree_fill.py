@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 
 from datasets.ingest.reader import FileChanged, hash_file
@@ -53,22 +53,23 @@ def silent(progress: Progress) -> None:
     """Report nothing: the default of calls that report progress."""
 
 
-def store_names(manifest: Manifest) -> list[str]:
-    """Return the store name of each file's content, in the order of the manifest; "" for links. It is the digest in
-    hex, with "x" appended if executable."""
-    digits, width = manifest.digests.hex(), 2 * DIGEST_BYTES
-    names = [digits[at : at + width] for at in range(0, len(digits), width)]
+def store_names(manifest: Manifest) -> list[bytes]:
+    """Return the store name of each file's content, in the order of the manifest; b"" for links. It is the digest,
+    with b"x" appended if executable."""
+    digests = manifest.digests
+    # The digest itself, and not in hex: to make a second text of each took as long as the rest of this.
+    names = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
     if any(manifest.kinds):
         for place, kind in enumerate(manifest.kinds):
             if kind:
-                names[place] = names[place] + "x" if kind == EXECUTABLE else ""
+                names[place] = names[place] + b"x" if kind == EXECUTABLE else b""
     return names
 
 
-def contents_of(manifest: Manifest) -> dict[str, int]:
+def contents_of(manifest: Manifest) -> dict[bytes, int]:
     """Return the contents of a version: size in bytes by store name. Links have none."""
     found = dict(zip(store_names(manifest), manifest.sizes, strict=True))
-    found.pop("", None)
+    found.pop(b"", None)
     return found
 
 
@@ -78,7 +79,7 @@ class Source:
     path)."""
 
     tree: Path
-    paths: dict[str, bytes]
+    paths: dict[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +105,19 @@ class TreeFill:
         # One of the paths of each content; few contents have several.
         self._path = dict(zip(names, manifest.paths, strict=True))
         for files in (self._sizes, self._path):
-            files.pop("", None)
+            files.pop(b"", None)
         self._others = {} if len(self._path) == len(names) else self._repeated(names)
         self._done = Progress(0, 0, 0)
         self._is_parted = False
         # Threads add to both. `_begun`: bytes done of the files that are being written, by store name.
         self._ways: set[Sharing] = set()
-        self._begun: dict[str, int] = {}
+        self._begun: dict[bytes, int] = {}
         self._tree = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
         self._writer, self._pool = FileWriter(self._tree), WriterPool(self._tree, lock)
 
-    def _repeated(self, names: Sequence[str]) -> dict[str, list[bytes]]:
+    def _repeated(self, names: Sequence[bytes]) -> dict[bytes, list[bytes]]:
         """Return, by store name, the paths of contents besides the one in `_path`."""
-        found: dict[str, list[bytes]] = {}
+        found: dict[bytes, list[bytes]] = {}
         left = dict(self._path)
         for name, path in zip(reversed(names), reversed(self._manifest.paths), strict=True):
             if name and left.pop(name, None) is None:
@@ -128,7 +129,7 @@ class TreeFill:
         self._pool.close()
         os.close(self._tree)
 
-    def run(self, sources: Sources) -> set[str]:
+    def run(self, sources: Sources) -> set[bytes]:
         """Create all files. Return the contents that are not shared with a trusted tree. Raises ContentMissing or
         ContentDamaged if the lake lacks a content or has it damaged, OSError if a file cannot be written, WorkerFailed
         if a child process ended early, and what `budget` raises."""
@@ -179,8 +180,8 @@ class TreeFill:
         return found
 
     def _shared(
-        self, source: Source, names: Sequence[str], left: set[bytes], *, is_trusted: bool = True
-    ) -> list[str]:
+        self, source: Source, names: Sequence[bytes], left: set[bytes], *, is_trusted: bool = True
+    ) -> list[bytes]:
         """Link those of the contents `names` that another tree has; return those that it lacks. `left`: paths of files
         of a killed fill, which are replaced. `is_trusted`: if False, each is read and verified first."""
         try:
@@ -197,8 +198,8 @@ class TreeFill:
             os.close(tree)
 
     def _accepted(
-        self, names: Sequence[str], is_there: Callable[[str], bool], *, is_trusted: bool = False
-    ) -> list[str]:
+        self, names: Sequence[bytes], is_there: Callable[[bytes], bool], *, is_trusted: bool = False
+    ) -> list[bytes]:
         """Complete the contents whose first file exists according to `is_there`, after reading it unless
         `is_trusted`; return the others."""
         lacking = []
@@ -207,20 +208,20 @@ class TreeFill:
             found = [name for name in some if is_there(name) and (is_trusted or self._is_intact(name))]
             self._repeat(found)
             if found:
-                self._note(found, 0)
+                self._note(found)
             if len(found) != len(some):
                 there = set(found)
                 lacking += [name for name in some if name not in there]
         return lacking
 
-    def _is_left(self, name: str, left: set[bytes]) -> bool:
+    def _is_left(self, name: bytes, left: set[bytes]) -> bool:
         first = self._path[name]
         is_left = first in left
         # Once only: a second content that finds its file there has the same name, where case is ignored.
         left.discard(first)
         return is_left
 
-    def _is_linked(self, tree: int, path: bytes, name: str, left: set[bytes]) -> bool:
+    def _is_linked(self, tree: int, path: bytes, name: bytes, left: set[bytes]) -> bool:
         first = self._path[name]
         if self._is_left(name, left):
             self._remove(first)
@@ -235,7 +236,7 @@ class TreeFill:
             self._copy(tree, path, first)
         return True
 
-    def _is_intact(self, name: str) -> bool:
+    def _is_intact(self, name: bytes) -> bool:
         """Return whether a content's first file, which is read, is complete and undamaged; remove it if it is not."""
         # It may be large.
         self._budget.check()
@@ -252,11 +253,9 @@ class TreeFill:
         self._remove(path)
         return False
 
-    def _bring(self, names: Iterable[str]) -> None:
-        wanted: dict[bytes, list[str]] = {}
-        for name in names:
-            wanted.setdefault(digest_of(name), []).append(name)
-        located = self._lake.locate(wanted)
+    def _bring(self, names: Iterable[bytes]) -> None:
+        wanted = _Wanted(names)
+        located = self._lake.locate(wanted.digests)
         self._is_parted = len(located) >= PARTED_FILES
         at_once = _AT_ONCE_PARTED if self._is_parted else _AT_ONCE
         with ThreadPoolExecutor(THREADS) as threads:
@@ -265,13 +264,13 @@ class TreeFill:
                 for piece in pieces:
                     self._watch(piece)
                     brought = piece.result()
-                    self._note(brought, sum(self._sizes[name] for name in brought))
+                    self._note(brought, is_moved=True)
                     self._budget.check()
             except BaseException:
                 threads.shutdown(cancel_futures=True)
                 raise
 
-    def _watch(self, piece: Future[list[str]]) -> None:
+    def _watch(self, piece: Future[list[bytes]]) -> None:
         """Wait until a piece of work has ended, and report the bytes within its files meanwhile."""
         # Not by the threads: what reports has a connection to the database for this thread only.
         while not piece.done() and wait([piece], WATCH_SECONDS).not_done:
@@ -281,9 +280,9 @@ class TreeFill:
                     replace(done, bytes_done=done.bytes_done + begun, bytes_moved=done.bytes_moved + begun)
                 )
 
-    def _piece(self, located: Sequence[Located], wanted: dict[bytes, list[str]]) -> list[str]:
+    def _piece(self, located: Sequence[Located], wanted: "_Wanted") -> list[bytes]:
         self._budget.check()
-        names = [name for one in located for name in wanted[one.digest]]
+        names = [name for _, _, some in wanted.of(located) for name in some]
         try:
             self._store_contents(located, wanted)
             self._repeat(names)
@@ -299,23 +298,23 @@ class TreeFill:
                 self._piece(some, wanted)
         return names
 
-    def _store_contents(self, located: Sequence[Located], wanted: dict[bytes, list[str]]) -> None:
+    def _store_contents(self, located: Sequence[Located], wanted: "_Wanted") -> None:
         if located[0].pack == WHOLE:
-            for name in wanted[located[0].digest]:
+            for name in wanted.names(located[0].digest):
                 self._place(located[0], name)
             return
         self._ways.add(Sharing.COPY)
         if self._is_parted and (pack := self._lake.path_of(located[0])):
-            files = ((one, name) for one in located for name in wanted[one.digest])
-            self._pool.write(pack, [(*one[1:], self._path[name], _mode(name)) for one, name in files])
+            for mode, some, names in wanted.of(located):
+                self._pool.write(pack, some, list(map(self._path.__getitem__, names)), mode)
         else:
             for digest, content in self._lake.contents(located):
                 if sha256(content).digest() != digest:
                     raise ContentDamaged(digest)
-                for name in wanted[digest]:
+                for name in wanted.names(digest):
                     self._writer.write(self._path[name], content, _mode(name))
 
-    def _place(self, located: Located, name: str) -> None:
+    def _place(self, located: Located, name: bytes) -> None:
         target = self._part / os.fsdecode(self._path[name])
 
         def advanced(done: int) -> None:
@@ -324,7 +323,7 @@ class TreeFill:
 
         self._ways.add(self._lake.place(located, target, _mode(name), advanced))
 
-    def _repeat(self, names: Iterable[str]) -> None:
+    def _repeat(self, names: Iterable[bytes]) -> None:
         """Create the other files of the contents with these store names, of which one file exists each, as hard links
         to it; as a copy where it can have no more links."""
         for name in names if self._others else ():
@@ -346,15 +345,16 @@ class TreeFill:
         with suppress(FileNotFoundError):
             os.unlink(path, dir_fd=self._tree)
 
-    def _note(self, names: Sequence[str], moved: int) -> None:
-        done = self._done
+    def _note(self, names: Sequence[bytes], *, is_moved: bool = False) -> None:
+        """Count and report the files of the contents with these store names. `is_moved`: if they came from the lake."""
+        done, size = self._done, sum(map(self._sizes.__getitem__, names))
         for name in names if self._begun else ():
             self._begun.pop(name, None)
         others = [name for name in names for _ in self._others.get(name, ())] if self._others else []
         self._done = Progress(
             done.files + len(names) + len(others),
-            done.bytes_done + sum(map(self._sizes.__getitem__, chain(names, others))),
-            done.bytes_moved + moved,
+            done.bytes_done + size + sum(map(self._sizes.__getitem__, others)),
+            done.bytes_moved + (size if is_moved else 0),
             next((way for way in Sharing if way in self._ways), None),
         )
         self._report(self._done)
@@ -362,6 +362,36 @@ class TreeFill:
     def _links(self) -> Iterator[Entry]:
         kinds = self._manifest.kinds
         return (self._manifest.entry(place) for place, kind in enumerate(kinds) if kind == LINK)
+
+
+class _Wanted:
+    """Contents that are brought, by their store names."""
+
+    def __init__(self, names: Iterable[bytes]) -> None:
+        plain = set(names)
+        self._executables = {name for name in plain if len(name) > DIGEST_BYTES}
+        self._plain = plain - self._executables if self._executables else plain
+
+    @property
+    def digests(self) -> set[bytes]:
+        """Return the digests of all contents."""
+        return self._plain.union(map(digest_of, self._executables))
+
+    def names(self, digest: bytes) -> list[bytes]:
+        """Return the store names with this digest."""
+        found = [digest] if digest in self._plain else []
+        return [*found, digest + b"x"] if digest + b"x" in self._executables else found
+
+    def of(self, located: Sequence[Located]) -> Iterator[tuple[int, Sequence[Located], list[bytes]]]:
+        """Yield the files to make of contents at these locations, for each mode: the mode, locations and store
+        names. Most versions have one mode only."""
+        plain = [one for one in located if one.digest in self._plain] if self._executables else located
+        if plain:
+            yield READ_ONLY, plain, [one.digest for one in plain]
+        names = [one.digest + b"x" for one in located] if self._executables else []
+        found = [place for place, name in enumerate(names) if name in self._executables]
+        if found:
+            yield READ_ONLY | 0o111, [located[place] for place in found], [names[place] for place in found]
 
 
 def _remove_folder(path: bytes) -> None:
@@ -377,11 +407,11 @@ def _make_link(path: bytes, entry: Entry, target: bytes) -> None:
     os.symlink(target, path)
 
 
-def _mode(name: str) -> int:
-    return READ_ONLY | 0o111 if name.endswith("x") else READ_ONLY
+def _mode(name: bytes) -> int:
+    return READ_ONLY | 0o111 if len(name) > DIGEST_BYTES else READ_ONLY
 
 
-def is_written(path: bytes, name: str, size: int) -> bool:
+def is_written(path: bytes, name: bytes, size: int) -> bool:
     """Return whether a file has the size and the mode of a content, as it has once it is written. Does not read it."""
     try:
         status = os.lstat(path)
@@ -390,9 +420,9 @@ def is_written(path: bytes, name: str, size: int) -> bool:
     return status.st_size == size and status.st_mode & 0o777 == _mode(name)
 
 
-def digest_of(name: str) -> bytes:
+def digest_of(name: bytes) -> bytes:
     """Return the digest of a content by its store name."""
-    return bytes.fromhex(name.removesuffix("x"))
+    return name[:DIGEST_BYTES]
 
 
 def _pieces(located: Sequence[Located], most: int) -> Iterator[Sequence[Located]]:

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    # Offset in the pack, size in bytes, digest; path below the tree, and mode of the file.
-    Row = tuple[int, int, bytes, bytes, int]
-
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_DIGEST_BYTES = 32
 # Contents that lie behind one another are read at once up to this size.
 READ_BYTES = 1 << 20
 # First word of an answer that is not empty.
@@ -39,8 +38,7 @@ class FileWriter:
     def write(self, path: bytes, content: bytes | memoryview, mode: int) -> None:
         """Create a file. Raises OSError, also if it exists: under another name, where the file system ignores the case
         of names."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        file = os.open(path, flags, mode, dir_fd=self._tree)
+        file = os.open(path, _NEW, mode, dir_fd=self._tree)
         try:
             if mode not in self._kept_modes and os.fstat(file).st_mode & 0o777 == mode:
                 self._kept_modes.add(mode)
@@ -84,30 +82,36 @@ class _PackWriter:
     def __init__(self, tree: int) -> None:
         self._files, self._buffer = FileWriter(tree), bytearray(READ_BYTES)
 
-    def answer(self, pack: bytes, rows: Sequence[Row]) -> tuple[Any, ...]:
-        """Create the files of `rows` from a pack. Return the answer that WriterPool.write reads: () if all were
-        created, else MISSING, or DAMAGED with the digest, or FAILED with errno and path."""
+    def answer(self, pack: bytes, mode: int, *columns: bytes) -> tuple[Any, ...]:
+        """Create files with `mode` from contents of a pack, in columns: offsets and sizes of eight bytes each, digests,
+        and paths below the tree with a zero byte between them. Return the answer that WriterPool.write reads: () if all
+        were created, else MISSING, or DAMAGED with the digest, or FAILED with errno and path."""
         try:
             source = os.open(pack, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return (MISSING,)
         try:
-            return self._write(source, rows)
+            return self._write(source, mode, *columns)
         except OSError as error:
             return FAILED, error.errno or errno.EIO, error.filename or b""
         finally:
             os.close(source)
 
-    def _write(self, source: int, rows: Sequence[Row]) -> tuple[Any, ...]:
-        for span in spans([row[:2] for row in rows]):
-            some = rows[span]
-            first = some[0][0]
-            data = self._read(source, first, some[-1][0] + some[-1][1] - first)
-            for offset, size, digest, path, mode in some:
+    def _write(
+        self, source: int, mode: int, offsets: bytes, sizes: bytes, digests: bytes, paths: bytes
+    ) -> tuple[Any, ...]:
+        places = list(zip(memoryview(offsets).cast("Q"), memoryview(sizes).cast("Q")))  # noqa: B905  # strict takes time
+        names, write = paths.split(b"\0"), self._files.write
+        for span in spans(places):
+            first, end = places[span.start][0], sum(places[span.stop - 1])
+            data = self._read(source, first, end - first)
+            for place in range(span.start, span.stop):
+                offset, size = places[place]
                 content = data[offset - first : offset - first + size]
-                if sha256(content).digest() != digest:
-                    return DAMAGED, digest
-                self._files.write(path, content, mode)
+                digest = sha256(content).digest()
+                if digest != digests[place * _DIGEST_BYTES : (place + 1) * _DIGEST_BYTES]:
+                    return DAMAGED, digests[place * _DIGEST_BYTES : (place + 1) * _DIGEST_BYTES]
+                write(names[place], content, mode)
         return ()
 
     def _read(self, source: int, offset: int, size: int) -> memoryview:

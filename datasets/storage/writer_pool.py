@@ -7,6 +7,7 @@ directories at the same time.
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from queue import Empty, SimpleQueue
 from datasets.ingest.worker import Child
 from datasets.storage import tree_writer
 from datasets.storage.base import ContentDamaged, ContentMissing
+from datasets.storage.contents import Located
 
 
 class WriterPool:
@@ -27,16 +29,25 @@ class WriterPool:
         self._children: list[Child] = []
         self._idle: SimpleQueue[Child] = SimpleQueue()
 
-    def write(self, pack: Path, rows: Sequence[tree_writer.Row]) -> None:
-        """Verify contents of a pack, sorted by offset, and create their files. Raises ContentMissing if the pack
-        is not there, ContentDamaged, OSError if a file cannot be written, and WorkerFailed if a child process ended."""
+    def write(self, pack: Path, located: Sequence[Located], paths: Sequence[bytes], mode: int) -> None:
+        """Verify contents of a pack, at least one and sorted by offset, and create a file with `mode` for each, at
+        `paths`. Raises ContentMissing if the pack is not there, ContentDamaged, OSError if a file cannot be written,
+        and WorkerFailed if a child process ended."""
+        _, offsets, sizes, digests = zip(*located, strict=True)
+        # In columns: a tuple for each content took longer to make, to send and to read than all else here.
+        columns = (
+            array("Q", offsets).tobytes(),
+            array("Q", sizes).tobytes(),
+            b"".join(digests),
+            b"\0".join(paths),
+        )
         child = self._child()
-        child.send((os.fsencode(pack), rows))
+        child.send((os.fsencode(pack), mode, *columns))
         answer = child.received()
         self._idle.put(child)
         match answer:
             case (tree_writer.MISSING,):
-                raise ContentMissing(f"The lake has lost content {rows[0][2].hex()}.")
+                raise ContentMissing(f"The lake has lost content {digests[0].hex()}.")
             case (tree_writer.DAMAGED, bytes() as digest):
                 raise ContentDamaged(digest)
             case (tree_writer.FAILED, int() as number, path):

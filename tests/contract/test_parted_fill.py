@@ -4,6 +4,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from datasets.ingest.worker import WorkerFailed
 from datasets.storage import tree_fill
 from datasets.storage.base import ContentDamaged, ContentMissing, Lake
 from datasets.storage.cache import CacheStore
+from datasets.storage.contents import Located
 from datasets.storage.folder import FolderLake
 from datasets.storage.writer_pool import WriterPool
 from tests.contract.caches import FILES, kept, many
@@ -33,6 +35,7 @@ tree_fill.PARTED_FILES = 1
 spec, store, manifest = sys.argv[1:]
 CacheStore(Path(store)).fill("v", open_lake(spec), decode(Path(manifest).read_bytes()), report=report)
 """
+EMPTY = Located("", 0, 0, sha256(b"").digest())
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +99,7 @@ def test_a_lock_lasts_until_the_last_writing_process_ended(tmp_path: Path):
     other = os.open(tmp_path / "lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
     pool = WriterPool(tree, lock)
-    pool.write(tmp_path / "pack", [])
+    pool.write(tmp_path / "pack", [EMPTY], [b"empty"], 0o444)
     os.close(lock)
     with pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,15 +111,14 @@ def test_a_lock_lasts_until_the_last_writing_process_ended(tmp_path: Path):
 
 def test_errors_of_files_and_the_end_of_a_process_are_raised(tmp_path: Path):
     (tmp_path / "pack").write_bytes(b"")
-    digest = bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")
     tree = os.open(tmp_path, os.O_RDONLY)
     pool = WriterPool(tree, tree)
     try:
         with pytest.raises(FileExistsError):
-            pool.write(tmp_path / "pack", [(0, 0, digest, b"pack", 0o444)])
+            pool.write(tmp_path / "pack", [EMPTY], [b"pack"], 0o444)
         pool._children[0]._process.kill()
         with pytest.raises(WorkerFailed):
-            pool.write(tmp_path / "pack", [(0, 0, digest, b"new", 0o444)])
+            pool.write(tmp_path / "pack", [EMPTY], [b"new"], 0o444)
     finally:
         pool.close()
         os.close(tree)
