@@ -184,9 +184,7 @@ class CacheStore:
         # May be there: left by a fill that was killed.
         part.mkdir(exist_ok=True)
         with closing(TreeFill(part, lake, manifest, lock, budget, report)) as fill:
-            own = fill.run(sources)
-        sync_file_system(self.root)
-        return own
+            return fill.run(sources)
 
     def _share(self, key: str, manifest: Manifest, own: set[bytes], others: Iterable[str]) -> bool:
         """Make the contents `own` of an incomplete tree hard links of those in other trees; return whether one was."""

@@ -11,9 +11,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 from datasets.storage.base import Blocked
 from datasets.storage.contents import Sharing
@@ -33,6 +34,8 @@ _IOV_MOST = 1024
 _DIRECT_FROM_BYTES = 128 << 10
 # Size of a direct write. Its address, offset and size must be multiples of the device's block.
 _DIRECT_BYTES, _BLOCK_BYTES = 4 << 20, 4096
+# New bytes from which on a flush begins while more is written.
+_EARLY_BYTES = 64 << 20
 # Error numbers of a full disk, or of a user's full quota.
 FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT))
 
@@ -277,12 +280,46 @@ def sync_file_system(path: Path) -> None:
     """Block until all writes to the file system of `path` are on disk. Raises OSError if a write failed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # This waits for the journal once; an fsync of each of thousands of files would wait for it every
-        # time.
-        if _libc().syncfs(descriptor) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+        sync_from(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_from(descriptor: int) -> None:
+    """Block until all writes to the file system of an open file are on disk. Raises OSError if a write failed since
+    the file was opened, also if another flush met the error first, which the kernel reports to a file that is opened
+    later no more."""
+    # This waits for the journal once; an fsync of each of thousands of files would wait for it every time.
+    if _libc().syncfs(descriptor) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+class EarlyFlush:
+    """Flushes the file system of `path` while much is written to it, so that the flush at the end has little left.
+    Context manager. Reports no errors: the flush at the end must be a `sync_from` a file that was opened before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._flushed = path, 0
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread:
+            self._thread.join()
+
+    def advance(self, written: int) -> None:
+        """Begin a flush, unless one is under way or few of the `written` bytes are new since the last began."""
+        if written - self._flushed < _EARLY_BYTES or (self._thread and self._thread.is_alive()):
+            return
+        self._flushed = written
+        self._thread = threading.Thread(target=self._flush)
+        self._thread.start()
+
+    def _flush(self) -> None:
+        with suppress(OSError):
+            sync_file_system(self._path)
 
 
 def sync_directory(path: Path) -> None:

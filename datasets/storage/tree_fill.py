@@ -19,7 +19,7 @@ from datasets.ingest.reader import FileChanged, hash_file
 from datasets.manifests import DIGEST_BYTES, EXECUTABLE, LINK, Entry, Manifest, stays_inside
 from datasets.storage.base import Budget, ContentDamaged, ContentMissing, Lake
 from datasets.storage.contents import WHOLE, Located, Sharing, chunks
-from datasets.storage.files import READ_ONLY, copy_file
+from datasets.storage.files import READ_ONLY, EarlyFlush, copy_file, sync_from
 from datasets.storage.tree_writer import FileWriter
 from datasets.storage.writer_pool import WriterPool
 
@@ -130,9 +130,9 @@ class TreeFill:
         os.close(self._tree)
 
     def run(self, sources: Sources) -> set[bytes]:
-        """Create all files. Return the contents that are not shared with a trusted tree. Raises ContentMissing or
-        ContentDamaged if the lake lacks a content or has it damaged, OSError if a file cannot be written, WorkerFailed
-        if a child process ended early, and what `budget` raises."""
+        """Create all files, and flush them. Return the contents that are not shared with a trusted tree. Raises
+        ContentMissing or ContentDamaged if the lake lacks a content or has it damaged, OSError if a file cannot be
+        written, WorkerFailed if a child process ended early, and what `budget` raises."""
         left = self._prepare()
         lacking = list(self._sizes)
         for source in sources.trusted:
@@ -147,6 +147,7 @@ class TreeFill:
             _make_link(
                 os.path.join(os.fsencode(self._part), entry.path), entry, self._lake.read(entry.digest)
             )
+        sync_from(self._tree)
         return own
 
     def _prepare(self) -> set[bytes]:
@@ -258,13 +259,14 @@ class TreeFill:
         located = self._lake.locate(wanted.digests)
         self._is_parted = len(located) >= PARTED_FILES
         at_once = _AT_ONCE_PARTED if self._is_parted else _AT_ONCE
-        with ThreadPoolExecutor(THREADS) as threads:
+        with ThreadPoolExecutor(THREADS) as threads, EarlyFlush(self._part) as flush:
             try:
                 pieces = [threads.submit(self._piece, piece, wanted) for piece in _pieces(located, at_once)]
                 for piece in pieces:
                     self._watch(piece)
                     brought = piece.result()
                     self._note(brought, is_moved=True)
+                    flush.advance(self._done.bytes_moved)
                     self._budget.check()
             except BaseException:
                 threads.shutdown(cancel_futures=True)

@@ -377,7 +377,7 @@ def test_how_large_files_came_is_known_also_after_a_fill_that_was_killed_at_once
         def end(*names: object) -> None:
             raise KeyboardInterrupt
 
-        broken.setattr("datasets.storage.cache.sync_file_system", end)
+        broken.setattr("datasets.storage.tree_fill.sync_from", end)
         with pytest.raises(KeyboardInterrupt):
             carry_out_due()
     cache.refresh_from_db()
