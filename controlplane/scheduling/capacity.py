@@ -290,10 +290,9 @@ class FreeCapacity:
         while len(index.by_whole) <= len(node.free):
             index.by_whole.append([])
         index.by_whole[node.whole].append(node.order)
-        for mode in node.modes:
-            if mode not in index.shared:
-                index.shared[mode] = []
-        if node.whole == len(node.free):
+        for mode in {*node.modes} - index.shared.keys():
+            index.shared[mode] = []
+        if node.whole == len(node.free) or not any(node.free):
             return
         for position, free in enumerate(node.free):
             if 0 < free < WHOLE_GPU:
@@ -398,12 +397,10 @@ class Capacity:
 def open_capacity(view: ClusterView) -> Capacity:
     """Return the capacity at the beginning of a cycle. What active jobs hold is in use; what stopping jobs hold is
     free `soon`."""
-    by_name = sorted(view.nodes, key=lambda node: node.name)
-    nodes = [_node_capacity(order, node) for order, node in enumerate(by_name)]
+    nodes = _node_capacities(view)
     positions = {node.name: node.order for node in nodes}
     active = [job for job in view.jobs if job.state == "active"]
-    for job in active:
-        _occupy(nodes, positions, job)
+    _occupy(nodes, positions, active)
     for node in nodes:
         node.whole = node.free.count(WHOLE_GPU)
     # Never changed, so the others share its nodes: a cycle changes few.
@@ -417,31 +414,61 @@ def open_capacity(view: ClusterView) -> Capacity:
 
 def open_empty(view: ClusterView) -> FreeCapacity:
     """Return the capacity of the cluster as if it were empty: every node open, every device free."""
-    by_name = sorted(view.nodes, key=lambda node: node.name)
-    nodes = [_node_capacity(order, node) for order, node in enumerate(by_name)]
+    nodes = _node_capacities(view)
     for node in nodes:
         node.is_open, node.free = True, [WHOLE_GPU] * len(node.free)
         node.whole = len(node.free)
     return FreeCapacity(nodes, {node.name: node.order for node in nodes})
 
 
-_index = attrgetter("index")
+class _Devices(NamedTuple):
+    """What a NodeCapacity holds of its devices."""
+
+    indexes: tuple[int, ...]
+    modes: tuple[SharingMode, ...]
+    free: list[int]
+    is_divided: bool
 
 
-def _node_capacity(order: int, node: NodeView) -> NodeCapacity:
-    devices: Sequence[DeviceView] = sorted(node.devices, key=_index)
-    modes = tuple([device.mode for device in devices])
+def _node_capacities(view: ClusterView) -> list[NodeCapacity]:
+    """Return the nodes of a view sorted by name, as if no job ran on them."""
+    # A cluster has few kinds of nodes: to compare the devices of a node takes less time than to read them.
+    kinds: dict[tuple[tuple[Any, ...], ...], _Devices] = {}
+    found = []
+    for order, node in enumerate(sorted(view.nodes, key=_name)):
+        kind = tuple(map(_of_device, node.devices))
+        if kind not in kinds:
+            kinds[kind] = _devices(node.devices)
+        found.append(_node_capacity(order, node, kinds[kind]))
+    return found
+
+
+_name = attrgetter("name")
+_of_device = attrgetter("index", "memory_mib", "held_milli_gpus", "parts", "is_single")
+
+
+def _devices(of_node: Sequence[DeviceView]) -> _Devices:
+    devices = sorted(of_node, key=attrgetter("index"))
+    return _Devices(
+        indexes=tuple([device.index for device in devices]),
+        modes=tuple([device.mode for device in devices]),
+        free=[WHOLE_GPU - device.held_milli_gpus for device in devices],
+        is_divided=any(device.is_single and device.parts > 1 for device in devices),
+    )
+
+
+def _node_capacity(order: int, node: NodeView, devices: _Devices) -> NodeCapacity:
     return NodeCapacity(
         order=order,
         name=node.name,
         pool=node.pool,
         is_open=node.is_schedulable,
-        indexes=tuple([device.index for device in devices]),
-        modes=modes,
-        free=[WHOLE_GPU - device.held_milli_gpus for device in devices],
+        indexes=devices.indexes,
+        modes=devices.modes,
+        free=devices.free.copy(),
         milli_cpus=node.milli_cpus,
         memory_mib=node.memory_mib,
-        is_divided=any(device.is_single and device.parts > 1 for device in devices),
+        is_divided=devices.is_divided,
         extras=dict(node.extras),
         location=node.location,
         # NUL separates the two names because no name contains it.
@@ -449,8 +476,10 @@ def _node_capacity(order: int, node: NodeView) -> NodeCapacity:
     )
 
 
-def _occupy(nodes: list[NodeCapacity], positions: dict[str, int], job: JobView) -> None:
-    for placement in job.placements:
+def _occupy(nodes: list[NodeCapacity], positions: dict[str, int], active: Iterable[JobView]) -> None:
+    """Take from the nodes what these jobs hold."""
+    pods = ((job, placement) for job in active for placement in job.placements)
+    for job, placement in pods:
         order = positions.get(placement.node)
         if order is None:
             # The pod's node has left the cluster, so the pod holds no capacity that could be assigned.

@@ -72,7 +72,9 @@ class CycleState:
         self._undo: list[Callable[[], object]] = []
         self.ends = ExpectedEnds()
         for job in active:
-            self.ends.add(job)
+            # Asked here too, because often no run time is known of thousands of jobs.
+            if job.expected_runtime_seconds is not None:
+                self.ends.add(job)
         self._add_candidates(groups)
 
     def choose_scorer(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.mentions import Sees, mention, seen_by
@@ -16,13 +17,14 @@ from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 # The key of a running job's details that holds what a plan promises to its missing workers.
 AWAITED = "awaited_workers"
+_missing = attrgetter("missing")
 # Added to a rank: greater than every rank of a queued job, which may be a time in microseconds.
 _AFTER_ALL = 1 << 60
 
 
 def lacks_workers(jobs: Iterable[JobView]) -> bool:
     """Return whether any of these jobs has missing workers that it can take now."""
-    return any(job.missing for job in jobs)
+    return any(map(_missing, jobs))
 
 
 def with_missing_workers(view: ClusterView) -> ClusterView:

@@ -21,7 +21,17 @@ class SortedClass:
     """The candidates of one class, in ascending order of the cost of stopping one of them at `now` (Unix seconds).
     They are sorted when `by_cost` is first called."""
 
-    __slots__ = ("_cheapest", "_jobs", "_made", "_most_devices", "_now", "_sorted", "account", "name")
+    __slots__ = (
+        "_cheapest",
+        "_is_searched",
+        "_jobs",
+        "_made",
+        "_most_devices",
+        "_now",
+        "_sorted",
+        "account",
+        "name",
+    )
 
     def __init__(self, account: Account, name: VictimClass, now: int) -> None:
         self.account = account
@@ -33,6 +43,8 @@ class SortedClass:
         # The most devices that any member holds; None until it is needed.
         self._most_devices: int | None = None
         self._sorted: list[_Ordered] | None = None
+        # Whether the cheapest was found without sorting: many need no second one.
+        self._is_searched = False
         self._cheapest: _Priced | None = None
 
     def __len__(self) -> int:
@@ -48,6 +60,7 @@ class SortedClass:
         self._now = now
         self._made.clear()
         self._sorted = self._cheapest = None
+        self._is_searched = False
 
     def job(self, job_id: str) -> JobView:
         """Return a member's job. Raise KeyError if it is not a member."""
@@ -76,13 +89,19 @@ class SortedClass:
     def cheapest(self) -> _Priced:
         """Return the member that costs least to stop alone, with that cost."""
         if self._cheapest is None:
-            self._cheapest = next(self.by_cost())
+            if self._sorted is None and not self._is_searched:
+                self._is_searched = True
+                *_, job_id = min(self._keys())
+                one = self.candidate(job_id)
+                self._cheapest = _cost_alone(one), one
+            else:
+                self._cheapest = next(self.by_cost())
         return self._cheapest
 
     def by_cost(self) -> Iterator[_Priced]:
         """Yield (cost of stopping it alone, member) for each member, in ascending order of the cost."""
         if self._sorted is None:
-            self._sorted = sorted([self._in_class(job) for job in self._jobs.values()])
+            self._sorted = sorted(self._keys())
         members = (self.candidate(job_id) for *_, job_id in self._sorted)
         return ((_cost_alone(one), one) for one in members)
 
@@ -116,6 +135,9 @@ class SortedClass:
             del self._sorted[bisect_left(self._sorted, self._in_class(self._jobs[job_id]))]
         del self._jobs[job_id]
         self._made.pop(job_id, None)
+
+    def _keys(self) -> list[_Ordered]:
+        return [self._in_class(job) for job in self._jobs.values()]
 
     def _in_class(self, job: JobView) -> _Ordered:
         """Return a key that sorts the members of one class like `_cost_alone`: they all have one size."""
