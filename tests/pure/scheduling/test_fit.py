@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from controlplane.scheduling.capacity import open_empty
 from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.feasibility import FeasibilityCheck, _surely_fits
+from controlplane.scheduling.fit import place
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import DeviceView, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import hold_of, job, node, nodes, project, running, view
+from tests.pure.scheduling.random_views import random_view
 
 ONE_PROJECT = [project("a", 8, node_pools=())]
 
@@ -204,3 +208,15 @@ def test_a_node_that_refused_is_better_than_waiting_or_taking_from_somebody():
 def test_what_a_job_avoids_survives_a_recording():
     before = view(nodes(1), ONE_PROJECT, [job("a1", "a", avoid=("n0",))])
     assert view_from_dict(json.loads(json.dumps(view_to_dict(before)))) == before
+
+
+def test_a_request_that_surely_fits_has_room_on_the_empty_cluster():
+    sure = 0
+    for seed in range(200):
+        cluster = random_view(seed)
+        check, empty = FeasibilityCheck(cluster), open_empty(cluster)
+        for request in [check.request(one) for one in cluster.jobs]:
+            if _surely_fits(request, cluster.nodes):
+                sure += 1
+                assert place(request, empty) is not None, (seed, request)
+    assert sure > 300
