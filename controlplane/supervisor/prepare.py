@@ -78,8 +78,10 @@ def _migrate() -> None:
     from django.db import connection
     from django.db.migrations.executor import MigrationExecutor
 
+    from controlplane.supervisor.new_database import create_tables
+
     executor = MigrationExecutor(connection)
-    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()) and not create_tables(executor):
         call_command("migrate", interactive=False, verbosity=0, skip_checks=True)
 
 

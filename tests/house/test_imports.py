@@ -15,6 +15,7 @@ LAYERS = {
     "controlplane.management": "root",
     "controlplane.supervisor": "supervisor",
     "controlplane.supervisor.component": "root",
+    "controlplane.supervisor.new_database": "root",
     "controlplane.supervisor.prepare": "root",
     "controlplane.supervisor.web": "root",
     "controlplane.http": "http",
