@@ -4,8 +4,8 @@ from django.utils.translation import gettext as _
 
 
 def words() -> dict[str, str]:
-    """Return the texts that the browser's scripts show, by the key given to say() (static/js/dom.js), in the request's
-    language."""
+    """Return the texts that the scripts of every page show, by the key given to say() (static/js/dom.js), in the
+    request's language."""
     return {
         "feed_live": _("Live"),
         "feed_connecting": _("Connecting"),
@@ -20,17 +20,33 @@ def words() -> dict[str, str]:
         "palette_empty": _("Nothing has that name."),
         **_keys(),
         **_charts(),
-        **_uploads(),
+        "gpus_one": _("{gpus} GPU"),
+        "gpus_many": _("{gpus} GPUs"),
+    }
+
+
+def words_of(part: str) -> dict[str, str]:
+    """Return the texts of scripts that only some pages have: those for `logs`, `shell` or `uploads`."""
+    return {"logs": _logs, "shell": _shell, "uploads": _uploads}[part]()
+
+
+def _logs() -> dict[str, str]:
+    """Return the texts of the log viewer."""
+    return {
         "log_attempt": _("attempt {number}"),
         "log_attempt_heading": _("Attempt {number}"),
         "log_gap": _("output is missing here: {detail}"),
         "log_matches": _("{count} matching lines"),
         "log_line": _("{count} line"),
         "log_lines": _("{count} lines"),
+    }
+
+
+def _shell() -> dict[str, str]:
+    """Return the texts of the terminal."""
+    return {
         "shell_closed": _("The shell has ended."),
         "shell_exit": _("The shell ended with code {code}."),
-        "gpus_one": _("{gpus} GPU"),
-        "gpus_many": _("{gpus} GPUs"),
     }
 
 

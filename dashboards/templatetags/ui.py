@@ -12,13 +12,14 @@ from django.template.context import RequestContext
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
-from django.utils.html import format_html
+from django.utils.html import format_html, json_script
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
 from dashboards import formats
 from dashboards.gpu_use import LOOKS as USE_LOOKS
 from dashboards.gpu_use import SAID_ALOUD, use_of
+from dashboards.pages.js_messages import words_of
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import LOOKS
 
@@ -60,6 +61,12 @@ def indented(value: Any) -> str:
 
 
 @register.simple_tag
+def words(part: str) -> SafeString:
+    """Return the texts of scripts that only some pages have, for say() in static/js/dom.js. `part`: see words_of."""
+    return json_script(words_of(part), f"words-{part}")
+
+
+@register.simple_tag
 def since(moment: datetime | str | None, style: str = "") -> SafeString | str:
     """Return the time since a moment, updated in the browser, with the absolute time on hover; a dash for None.
     `style`: "ago" for "3 m ago", "" for a duration."""
@@ -69,7 +76,7 @@ def since(moment: datetime | str | None, style: str = "") -> SafeString | str:
     seconds = (timezone.now() - at).total_seconds()
     text = formats.ago(seconds) if style == "ago" else formats.duration(seconds)
     iso = at.isoformat().replace("+00:00", "Z")
-    return format_html('<time datetime="{}" data-since="{}" data-style="{}">{}</time>', iso, iso, style, text)
+    return format_html('<time datetime="{}" data-since="{}">{}</time>', iso, style, text)
 
 
 @register.simple_tag

@@ -5,7 +5,6 @@ import { absolute, learnClock, localise, tick } from "./format.js";
 import { feed } from "./live.js";
 import "./ask.js";
 import { keys } from "./keys.js";
-import { lists } from "./lists.js";
 import { navCounts } from "./nav.js";
 import { openPalette } from "./palette.js";
 import "./hover.js";
@@ -13,13 +12,12 @@ import "./regions.js";
 import { tables } from "./table.js";
 
 learnClock(document.documentElement.dataset.now);
-for (const node of $$("[data-since]")) node.title = absolute(node.dataset.since);
+for (const node of $$("[data-since]")) node.title = absolute(node.dateTime);
 localise();
 setInterval(tick, 1000);
 feed().open();
 navCounts();
 tables();
-lists();
 keys(openPalette);
 
 for (const button of $$("[data-palette]")) button.addEventListener("click", openPalette);

@@ -21,15 +21,9 @@ export const svg = (tag, attributes, ...children) => build(document.createElemen
 export const $ = (selector, within = document) => within.querySelector(selector);
 export const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-/** Read a JSON block that the server wrote with json_script. */
-export function block(id) {
-  const node = document.getElementById(id);
-  return node ? JSON.parse(node.textContent) : null;
-}
-
-/** A translated sentence from the page's word list, with {slots} filled. */
+/** A translated sentence from the page's word lists, with {slots} filled. */
 export function say(key, slots = {}) {
-  words ??= block("words") || {};
+  words ??= Object.assign({}, ...$$("script[id^=words]").map((list) => JSON.parse(list.textContent)));
   return (words[key] ?? key).replace(/\{(\w+)\}/g, (_, name) => slots[name] ?? "");
 }
 let words = null;

@@ -89,11 +89,12 @@ export function localise(root = document) {
   }
 }
 
+/** Update a time that ticks: <time datetime="ISO" data-since="ago">, or data-since="" for a duration. */
 export function showSince(node) {
-  const iso = node.dataset.since;
+  const iso = node.dateTime;
   if (!iso) return;
   const seconds = secondsSince(iso);
-  const text = node.dataset.style === "ago" ? ago(seconds) : duration(seconds);
+  const text = node.dataset.since === "ago" ? ago(seconds) : duration(seconds);
   if (node.textContent !== text) node.textContent = text;
   if (!node.title) node.title = absolute(iso);
 }

@@ -5,11 +5,6 @@ import { redraw } from "./regions.js";
 
 const TYPING = 250; // milliseconds without a key before a text filter acts
 
-export function lists() {
-  for (const form of $$("form[data-filters]")) filters(form);
-  for (const form of $$("form.picked")) new Picked(form);
-}
-
 function filters(form) {
   const parts = form.dataset.filters.split(" ");
   let timer;
@@ -93,3 +88,6 @@ class Picked {
     this.count();
   }
 }
+
+for (const form of $$("form[data-filters]")) filters(form);
+for (const form of $$("form.picked")) new Picked(form);

@@ -1,4 +1,5 @@
-// Charts of the overview: every update of the page carries the newest point, which is appended.
+// Charts of the overview: every update of the page carries the newest point, which is appended. The heat map of many
+// nodes, which may appear while the page is open, brings its script.
 
 import { charts } from "./charts.js";
 import { $, $$ } from "./dom.js";
@@ -13,5 +14,9 @@ function append() {
   for (const root of $$("[data-chart]")) root.chart?.append(at, values);
 }
 
+function heatMap() { if ($(".heat-map")) import("./heat-map.js"); }
+
 document.addEventListener("regions", append);
+document.addEventListener("regions", heatMap);
+heatMap();
 charts();

@@ -142,7 +142,7 @@ export function morph(old, next) {
   if (old.contains(document.activeElement) && old.matches("input, select, textarea")) return;
   attributes(old, next);
   if (old.hasAttribute?.("data-keep")) return; // what is inside draws itself
-  if (old.dataset?.since) { showSince(old); return; }
+  if (old.dataset?.since !== undefined) { showSince(old); return; }
   const kept = new Set([...next.children].map((child) => child.dataset?.key));
   const keyed = new Map([...old.children].filter((child) => child.dataset?.key).map((child) => [child.dataset.key, child]));
   // Remove rows first, so that the remaining ones need not move: a moved row loses its focus.
