@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Longer lines are split into several records, so that readers need bounded memory.
 MAX_TEXT_BYTES = 64 * 1024
