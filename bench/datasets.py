@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from pathlib import Path
 from bench import datasets_manifest
 from bench.datasets_peers import Peer, install, peers
 from bench.harness import Row, report
+from datasets.storage.tree_fill import THREADS
 from tests import servers
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -109,6 +111,7 @@ class Bench:
             ".dvc",
             "yard",
             "bare",
+            "floor",
         ):
             shutil.rmtree(self._work / path, ignore_errors=True)
         for path in ("data.dvc", "bare"):
@@ -146,19 +149,23 @@ class Bench:
         self._materialise(tree, count, name, found["DVC"])
 
     def _materialise(self, tree: Path, count: int, name: str, dvc: Peer) -> None:
+        work = f"materialise {count:,} files whose bytes are local"
         filled = self._timed(lambda: self.yard("dataset", "cache", name, "--wait"))
+        # Before any files are removed: ext4 passes over inodes that were removed within the last minute.
+        floor = self._timed(lambda: create_only(self._work / "floor", count, 4000), is_flushed=True)
+        bare = self._timed(lambda: write_and_link(self._work / "bare", count, 4000), is_flushed=True)
         moved = tree.rename(self._work / "moved")
         checked_out = self._timed(lambda: dvc.run(dvc.restore, self._work))
-        self._row(
-            f"materialise {count:,} files whose bytes are local", filled, "DVC checkout", checked_out, 1 / 10
-        )
+        self._row(work, filled, "DVC checkout", checked_out, 1 / 10)
+        processes = f"{THREADS} processes that only create them"
+        self._row(work, filled, processes, floor, None)
+        self._row(f"{count:,} files by {processes}", floor, "DVC checkout", checked_out, None)
+        self._row(work, filled, "bare writes", bare, None)
         ready = self._timed(lambda: self.yard("dataset", "cache", name, "--wait"))
         idle = self._timed(lambda: dvc.run(dvc.restore, self._work))
         self._row(f"{count:,} files that are materialised already", ready, "DVC checkout", idle, None)
         shutil.rmtree(tree)
         moved.rename(tree)
-        bare = self._timed(lambda: write_and_link(self._work / "bare", count, 4000), is_flushed=True)
-        self._row(f"materialise {count:,} files whose bytes are local", filled, "bare writes", bare, None)
         self._materialise_next(tree, count, name, dvc)
 
     def _materialise_next(self, tree: Path, count: int, name: str, dvc: Peer) -> None:
@@ -221,8 +228,31 @@ def walk_and_stat(root: Path) -> None:
     subprocess.run(["find", root, "-printf", "%s %T@\n"], check=True, stdout=subprocess.DEVNULL)
 
 
+def create_only(root: Path, count: int, size: int) -> None:
+    """Create `count` files of `size` bytes in as many processes as fill a cache, each in directories of its own: the
+    least that filling it must do. They neither read nor verify the bytes."""
+    starts = range(0, count, IN_DIRECTORY)
+    root.mkdir()
+    with ProcessPoolExecutor(THREADS) as processes:
+        made = processes.map(partial(_create_some, root, size), starts, [count] * len(starts))
+        assert sum(made) == count
+
+
+def _create_some(root: Path, size: int, start: int, end: int) -> int:
+    directory, data = root / str(start // IN_DIRECTORY), bytes(size)
+    directory.mkdir()
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    numbers = range(start, min(end, start + IN_DIRECTORY))
+    for number in numbers:
+        file = os.open(f"{number}.bin", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444, dir_fd=handle)
+        os.write(file, data)
+        os.close(file)
+    os.close(handle)
+    return len(numbers)
+
+
 def write_and_link(root: Path, count: int, size: int) -> None:
-    """Write `count` files of `size` bytes and link each once: the least that filling a cache must do."""
+    """Write `count` files of `size` bytes and link each once, in one process."""
     data, shelves = os.urandom(size), [str(root / f"{shelf:02x}") for shelf in range(256)]
     for path in shelves:
         os.makedirs(path)

@@ -57,7 +57,7 @@ def store_names(manifest: Manifest) -> list[bytes]:
     """Return the store name of each file's content, in the order of the manifest; b"" for links. It is the digest,
     with b"x" appended if executable."""
     digests = manifest.digests
-    # The digest itself, and not in hex: to make a second text of each took as long as the rest of this.
+    # The digest itself, and not in hex: a second text of each would have to be made.
     names = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
     if any(manifest.kinds):
         for place, kind in enumerate(manifest.kinds):

@@ -34,7 +34,7 @@ class WriterPool:
         `paths`. Raises ContentMissing if the pack is not there, ContentDamaged, OSError if a file cannot be written,
         and WorkerFailed if a child process ended."""
         _, offsets, sizes, digests = zip(*located, strict=True)
-        # In columns: a tuple for each content took longer to make, to send and to read than all else here.
+        # In columns: a tuple for each content would have to be made, sent and read.
         columns = (
             array("Q", offsets).tobytes(),
             array("Q", sizes).tobytes(),
