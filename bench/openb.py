@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane.scheduling.capacity import FreeCapacity, open_capacity
+from controlplane.scheduling.capacity import FreeCapacity
 from controlplane.scheduling.fit import Request, place
 from controlplane.scheduling.fragmentation import Gradient, popular
+from controlplane.scheduling.initial_capacity import open_capacity
 from controlplane.scheduling.view import ClusterView, DeviceView, NodeView
 
 TUNE = 1.3

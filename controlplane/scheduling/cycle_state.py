@@ -19,10 +19,11 @@ from controlplane.scheduling.accounts import (
     open_accounts,
 )
 from controlplane.scheduling.candidates import Candidates
-from controlplane.scheduling.capacity import WHOLE_GPU, open_capacity
+from controlplane.scheduling.capacity import WHOLE_GPU
 from controlplane.scheduling.expected_ends import End, ExpectedEnds
 from controlplane.scheduling.fit import Request
 from controlplane.scheduling.fragmentation import Gradient, kind_of, popular
+from controlplane.scheduling.initial_capacity import open_capacity
 from controlplane.scheduling.limits import must_wait_for_limits
 from controlplane.scheduling.locality import placed_by_data
 from controlplane.scheduling.order import JobClass, Waiting, by_project, requeued_later

@@ -12,7 +12,7 @@ from typing import Any
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.accounts import Account
-from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, open_empty
+from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity
 from controlplane.scheduling.expected_ends import rounded_up
 from controlplane.scheduling.fit import (
     Request,
@@ -25,6 +25,7 @@ from controlplane.scheduling.fit import (
     total_milli_gpus,
     without,
 )
+from controlplane.scheduling.initial_capacity import open_empty
 from controlplane.scheduling.order import LAST, JobClass, QueuedProject, job_key, queued_projects
 from controlplane.scheduling.view import ClusterView, JobView, NodeView, ProjectView, SharingMode
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controlplane.scheduling.capacity import FreeCapacity, open_capacity
+from controlplane.scheduling.capacity import FreeCapacity
+from controlplane.scheduling.initial_capacity import open_capacity
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.sizes import MOST_WORKERS
 from controlplane.scheduling.view import (

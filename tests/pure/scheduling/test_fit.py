@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from controlplane.scheduling.capacity import open_empty
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.feasibility import FeasibilityCheck, _surely_fits
 from controlplane.scheduling.fit import place
+from controlplane.scheduling.initial_capacity import open_empty
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import DeviceView, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import hold_of, job, node, nodes, project, running, view

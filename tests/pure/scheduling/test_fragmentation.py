@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from controlplane.scheduling import fragmentation
-from controlplane.scheduling.capacity import open_capacity
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.fit import Request
 from controlplane.scheduling.fragmentation import Gradient, popular
+from controlplane.scheduling.initial_capacity import open_capacity
 from tests.pure.scheduling.builders import job, node, nodes, project, running, view
 
 SMALL = Request(1000, None, 1, 1000, 0, ())

@@ -6,8 +6,8 @@ import random
 from itertools import islice
 
 from controlplane.scheduling import together
-from controlplane.scheduling.capacity import open_capacity
 from controlplane.scheduling.fit import Request
+from controlplane.scheduling.initial_capacity import open_capacity
 from tests.pure.scheduling.builders import job, node, project, running, view
 
 
