@@ -19,10 +19,9 @@ from controlplane.engines.kubernetes.log_copy import LogCopy, LogSource
 from controlplane.engines.kubernetes.log_cursor import Piece, stamp_ms
 from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
 from controlplane.engines.kubernetes.log_streams import LogStreams
-from controlplane.kubernetes_api.client import Client
-from controlplane.kubernetes_api.credentials import Access
 from controlplane.logstore.reader import read_page, tail
 from controlplane.logstore.writer import LogWriter
+from tests.kubernetes.clock_client import ClockClient
 from tests.serving import serving
 from tests.waiting import patience, wait_until
 
@@ -49,25 +48,29 @@ class Pod:
     answers: list[list[bytes | queue.Queue[bytes]]]
     asked: int = 0
     now_ms: int = ms("12:00:00")
-    # When our clock said `now_ms`; None: whenever it is asked for.
-    seen_at: float | None = None
+    # The cluster's time for tests in which it does not stand still.
+    clock: Callable[[], int] | None = None
     end_word: str = ""
+    # The pod ends with the first stream that its node ends.
+    ends_with_stream: bool = False
     refusal: tuple[int, str] | None = None  # its status and its Retry-After
     copier: LogCopier = field(init=False)
 
     def __post_init__(self) -> None:
-        self.copier = LogCopier(Client(Access(self.url, None)), self.source, drain_seconds=1.0)
+        client = ClockClient(self.url, self.cluster_ms)
+        self.copier = LogCopier(client, self.source, drain_seconds=1.0)
+
+    def cluster_ms(self) -> int:
+        return self.clock() if self.clock else self.now_ms
+
+    @property
+    def copy(self) -> LogCopy | None:
+        """The copy, None before the copier has begun it."""
+        return found.copy if (found := self.copier._logs.get("pod")) else None
 
     def source(self, _name: str) -> LogSource:
-        return LogSource(
-            LOG,
-            True,
-            self.end_word,
-            started_ms=ms("12:00:00"),
-            now_ms=self.now_ms,
-            # Some tests have a clock of their own.
-            seen_at=log_copy.time.monotonic() if self.seen_at is None else self.seen_at,
-        )
+        has_ended = self.ends_with_stream and self.copy is not None and self.copy.is_followed
+        return LogSource(LOG, True, "exit 0" if has_ended else self.end_word, started_ms=ms("12:00:00"))
 
     def end(self) -> tuple[list[str], list[str]]:
         """Lines and gaps as they are kept, once the pod has ended."""
@@ -130,7 +133,7 @@ def test_a_log_that_was_read_late_and_is_empty_may_lack_all(start: Start) -> Non
     pod.now_ms = ms("12:05:00")
     lines, (gap,) = pod.end()
     assert lines == []
-    assert gap.startswith("output may be missing before 2026-01-01T12:05:0")
+    assert gap == f"output may be missing before 2026-01-01T12:05:00.000Z: {MAY_BE_GONE}"
 
 
 def test_a_program_that_is_silent_at_first_lacks_nothing_where_we_listened(start: Start) -> None:
@@ -144,19 +147,14 @@ def test_a_program_that_is_silent_at_first_lacks_nothing_where_we_listened(start
     assert pod.end() == (["one", "two"], [])
 
 
-def test_a_stream_that_ended_without_a_line_was_listened_to(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_ended_without_a_line_was_listened_to(start: Start) -> None:
     """The next one begins late, but only a moment after the last one's end."""
     ends: queue.Queue[bytes] = queue.Queue()
     pod = start([ends], [FIRST])
+    pod.clock = lambda: ms("12:00:30") if pod.asked > 1 else pod.now_ms
     pod.copier.want({"pod": str(pod.path)})
-    wait_until(
-        lambda: "pod" in pod.copier._logs and pod.copier._logs["pod"].copy.gaps.seen_ms, what="the stream"
-    )
-    pod.now_ms = ms("12:00:30")
-    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 19)
-    monkeypatch.setattr(log_copy, "time", later)
+    wait_until(lambda: pod.copy and pod.copy.gaps.seen_ms, what="the stream")
+    pod.now_ms = ms("12:00:19")
     ends.put(b"")
     wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
     assert pod.end() == (["one"], [])
@@ -168,14 +166,12 @@ def test_a_stream_that_was_silent_for_long_was_listened_to(
     """We end it then, since it may have died without a word."""
     monkeypatch.setattr(log_streams, "IDLE_SECONDS", 0.5)
     pod = start([silent := queue.Queue[bytes]()], [FIRST])
-    pod.seen_at = 0.0
 
-    def monotonic() -> float:
-        """Return 12 once the stream is open, so that it was silent for 12 s however fast this machine is."""
-        known = pod.copier._logs.get("pod")
-        return 12.0 if known is not None and known.copy.gaps.seen_ms else 0.0
+    def clock() -> int:
+        """Return 12 s past once the stream is open, so that it was silent for 12 s however fast this machine is."""
+        return ms("12:00:12" if pod.copy and pod.copy.gaps.seen_ms else "12:00:00")
 
-    monkeypatch.setattr(log_copy, "time", SimpleNamespace(monotonic=monotonic))
+    pod.clock = clock
     pod.copier.want({"pod": str(pod.path)})
     wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
     silent.put(b"")
@@ -212,13 +208,18 @@ def test_a_silent_stream_leaves_what_is_known_of_the_node_s_file(
     pod = start([ALL, stuck], [])
     pod.copier.want({"pod": str(pod.path)})
     wait_until(lambda: pod.asked > 1, what="the next stream")
-    assert pod.copier._logs["pod"].copy.gaps.file_began_ms == ms("12:00:20")
+    assert pod.copy
+    assert pod.copy.gaps.file_began_ms == ms("12:00:20")
     stuck.put(b"")
 
 
 def test_a_stream_that_never_opened_was_not_listened_to(tmp_path: Path) -> None:
     class Streams:
         refuses = True
+        time_of_day = ""
+
+        def now_ms(self) -> int:
+            return ms(self.time_of_day)
 
         @contextlib.asynccontextmanager
         async def open(self, *_asked: object) -> AsyncIterator[object]:
@@ -232,7 +233,8 @@ def test_a_stream_that_never_opened_was_not_listened_to(tmp_path: Path) -> None:
     log, streams = LogCopy(str(tmp_path / "pod.log")), Streams()
 
     def copy(now: str) -> None:
-        source = LogSource(LOG, True, started_ms=ms("12:00:00"), now_ms=ms(now))
+        streams.time_of_day = now
+        source = LogSource(LOG, True, started_ms=ms("12:00:00"))
         asyncio.run(log.read(source, cast(LogStreams, streams)))
 
     for now in ("12:00:01", "12:00:30"):  # asked for, and given up unanswered
@@ -271,24 +273,33 @@ def test_a_healthy_stream_waits_for_no_turn(start: Start, monkeypatch: pytest.Mo
     pod = start([FIRST, later, later], [ALL])
     pod.copier.want({"pod": str(pod.path)})
     wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
-    pod.copier._client.bucket.pause(20)
-    began = time.monotonic()
+    # Time stands still, so that a stream which waits for the server's pause waits for ever.
+    bucket, now = pod.copier._client.bucket, time.monotonic()
+    monkeypatch.setattr(bucket, "_clock", lambda: now)
+    bucket.pause(20)
     for number, line in enumerate((b"21.000Z two\n", b"22.000Z three\n"), 2):
         later.put(b"2026-01-01T12:00:" + line)
         wait_until(lambda number=number: len(read_page(pod.path).lines) == number, what="the next line")
-    assert time.monotonic() - began < 15
 
 
-def test_a_server_that_puts_off_a_stream_is_left_alone(start: Start) -> None:
+def test_a_server_that_puts_off_a_stream_is_left_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = start([ALL])
     pod.refusal = 429, "7"
+    client, now = pod.copier._client, time.monotonic()
+    # Time stands still, so that the pause does not end before it is seen.
+    monkeypatch.setattr(client.bucket, "_clock", lambda: now)
     pod.copier.want({"pod": str(pod.path)})
-    wait_until(lambda: pod.asked, what="the first try")
-    client = pod.copier._client
-    wait_until(lambda: client.bucket._allowance.seconds_until_free(time.monotonic()) > 5, what="the pause")
+    wait_until(lambda: client.bucket._allowance._quiet_until == now + 7, what="the pause")
     assert client.calls[("get", "pods/log")] == pod.asked == 1
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fixture: no log is given up because this machine is slow."""
+    monkeypatch.setattr(log_copier, "AWAY_SECONDS", 600.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_file_that_is_away_for_a_moment_is_asked_for_again(start: Start) -> None:
     pod = start([NO_FILE], [NO_FILE], [ALL])
     assert pod.end() == (["one", "two"], [])
@@ -308,9 +319,9 @@ def test_a_log_that_was_followed_to_its_end_lacks_nothing_when_its_container_is_
 ) -> None:
     """As that of a deleted pod is, once it has ended."""
     pod = start([output], [REMOVED])
+    pod.ends_with_stream = True
     pod.copier.want({"pod": str(pod.path)})
-    wait_until(lambda: "pod" in pod.copier._logs and pod.copier._logs["pod"].copy.is_followed, what="the end")
-    pod.end_word = "exit 0"
+    wait_until(lambda: tail(pod.path, 1).complete, what="the end")
     assert pod.end() == (["one"] if output else [], [])
 
 
@@ -318,6 +329,7 @@ def test_a_container_that_was_removed_before_its_log_was_read_to_its_end_is_a_ga
     assert start([REMOVED]).end() == ([], [f"the end of the output could not be read: {REMOVED.decode()}"])
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_rest_of_a_log_whose_file_is_away_for_a_moment_is_asked_for_again(start: Start) -> None:
     pod = start([FIRST], [NO_FILE], [ALL])
     pod.copier.want({"pod": str(pod.path)})

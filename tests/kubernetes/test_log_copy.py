@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -17,12 +16,23 @@ from controlplane.logstore.reader import read_page
 class Streams:
     """Streams of a node's present file; an unfinished one falls silent."""
 
-    def __init__(self, output: bytes, *, is_finished: bool) -> None:
-        self.output, self.is_finished = output, is_finished
+    def __init__(self, output: bytes, clock: "Clock", *, is_finished: bool) -> None:
+        self.output, self.clock, self.is_finished = output, clock, is_finished
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms
 
     @contextlib.asynccontextmanager
     async def open(self, *_asked: object) -> AsyncIterator["Stream"]:
+        # The wait for a turn.
+        self.clock.now_ms += self.clock.wait_ms
         yield Stream(self.output, is_finished=self.is_finished)
+
+
+class Clock:
+    """The cluster's time, and how long a stream is waited for."""
+
+    now_ms = wait_ms = 0
 
 
 class Stream:
@@ -44,11 +54,11 @@ class Log:
     """One log, copied from streams of the node's present file."""
 
     def __init__(self, path: Path) -> None:
-        self.copy = LogCopy(str(path))
+        self.copy, self.clock = LogCopy(str(path)), Clock()
 
     def read(self, output: bytes, *, is_finished: bool = True, **source: Any) -> tuple[list[str], list[str]]:
         """Read one stream; return the lines and gaps that are stored."""
-        streams = cast(LogStreams, Streams(output, is_finished=is_finished))
+        streams = cast(LogStreams, Streams(output, self.clock, is_finished=is_finished))
         with contextlib.suppress(TimeoutError):
             asyncio.run(self.copy.read(LogSource("/log", True, **source), streams))
         page = read_page(self.copy.path)
@@ -72,6 +82,6 @@ def test_output_of_a_container_that_its_node_made_anew_follows_a_gap(tmp_path: P
 
 def test_time_that_a_log_waited_for_a_stream_is_not_taken_for_listening(tmp_path: Path) -> None:
     log, began_ms = Log(tmp_path / "pod"), stamp_ms(b"2026-01-01T12:00:00Z")
-    waited = time.monotonic() - 60
-    _, (gap,) = log.read(line(50), end_word="exit 0", started_ms=began_ms, now_ms=began_ms, seen_at=waited)
+    log.clock.now_ms, log.clock.wait_ms = began_ms, 60_000
+    _, (gap,) = log.read(line(50), end_word="exit 0", started_ms=began_ms)
     assert gap == f"output may be missing before 2026-01-01T12:00:50.000Z: {MAY_BE_GONE}"

@@ -1,22 +1,20 @@
 """A node that begins a new file while its log is followed gives no sign of it in the stream."""
 
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
+from itertools import count
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
 
 import pytest
 
-from controlplane.engines.kubernetes import log_streams
+from controlplane.engines.kubernetes import log_copy, log_streams
 from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.engines.kubernetes.log_copy import FILE_CHECK_SECONDS, LogSource
 from controlplane.engines.kubernetes.log_cursor import stamp_ms
 from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
-from controlplane.kubernetes_api.client import Client
-from controlplane.kubernetes_api.credentials import Access
 from controlplane.logstore.reader import LogPage, read_page, tail
+from tests.kubernetes.clock_client import ClockClient
 from tests.serving import serving
 from tests.waiting import wait_until
 
@@ -29,12 +27,12 @@ class Node(BaseHTTPRequestHandler):
 
     file_began = ""
     refusal = 0  # the status with which it refuses to say that; HANGS: it says nothing at all
-    asked: ClassVar[list[float]] = []  # when it was asked for that
+    asked = 0  # how often it was asked for that
     followed = 0
 
     def do_GET(self) -> None:
         if "limitBytes" in self.path:
-            self.asked.append(time.monotonic())
+            Node.asked += 1
             if self.refusal == HANGS:
                 self.rfile.read(1)  # until it is hung up on us
                 return
@@ -65,7 +63,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Node, "asked", [])
+    monkeypatch.setattr(Node, "asked", 0)
     monkeypatch.setattr(Node, "followed", 0)
     monkeypatch.setattr(Node, "file_began", "2026-01-01T12:00:00.000Z")
 
@@ -74,11 +72,9 @@ def copy(server: str, path: Path, started: str = "12:00:00") -> LogPage:
     """The log as it is kept, of a pod that began at `started` and ends when all was read of it."""
     started_ms = stamp_ms(f"2026-01-01T{started}Z".encode())
     end_word: list[str] = []
+    client = ClockClient(server, lambda: started_ms + 60_000)
     copier = LogCopier(
-        Client(Access(server, None)),
-        lambda _name: LogSource(
-            "/log", True, "".join(end_word), started_ms=started_ms, now_ms=started_ms + 60_000
-        ),
+        client, lambda _name: LogSource("/log", True, "".join(end_word), started_ms=started_ms)
     )
     copier.want({"pod": str(path)})
     try:
@@ -122,12 +118,16 @@ def test_a_beginning_that_may_be_gone_is_told(server: str, tmp_path: Path, start
     ]
 
 
-def test_the_node_is_asked_for_its_file_now_and_then_and_at_the_end(server: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seconds", "least", "most"), [(FILE_CHECK_SECONDS, 2, 3), (0.0, 1, 1)])
+def test_the_node_is_asked_for_its_file_now_and_then_and_at_the_end(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, least: int, most: int
+) -> None:
+    """Once per file's worth of output, if FILE_CHECK_SECONDS have passed: here `seconds` from one look to the next."""
+    clock = count(100.0, seconds)
+    monkeypatch.setattr(log_copy, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     copy(server, tmp_path / "pod.log")
-    *meanwhile, at_the_end = Node.asked
-    assert meanwhile
-    assert at_the_end > meanwhile[-1]
-    assert all(later - earlier >= FILE_CHECK_SECONDS for earlier, later in pairwise(meanwhile))
+    # The last one is at the end.
+    assert least <= Node.asked - 1 <= most
 
 
 @pytest.mark.parametrize("refusal", [404, 429, HANGS])

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TypeAlias
 
 from controlplane.engines.base import RUNNING, EngineUnreachable, PodReport
@@ -40,20 +41,18 @@ SHORT_WAIT_SECONDS = 0.7
 # If the last contact is older than this, the cached state may be outdated, so the cluster must answer a probe before it
 # is used.
 STALE_SECONDS = 15.0
-MOST_WARNED = 1000  # pods
+MOST_WARNED = 1000  # messages
 # Servers send a bookmark about every minute, so a watch that receives nothing for longer than this does not work.
 SILENCE_SECONDS = 150.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A snapshot of a cluster: our pods by name, all other pods that hold resources of nodes, and nodes by name.
-    `hosts`: the nodes and those that disappeared at most NODE_GONE_SECONDS ago."""
+    """A snapshot of a cluster: our pods by name, all other pods that hold resources of nodes, and nodes by name."""
 
     ours: Mapping[str, Raw]
     others: tuple[Raw, ...]
     nodes: Mapping[str, Raw]
-    hosts: Mapping[str, Raw]
 
 
 class Watching:
@@ -91,20 +90,16 @@ class Watching:
                 others.append(raw)
             elif raw["metadata"]["uid"] not in self._hidden and not names.is_unplaced(raw):
                 ours[names.pod_name(raw)] = raw
-        nodes = self._nodes.items()
-        hosts = self._absences.hosts(nodes, (raw["spec"].get("nodeName", "") for raw in ours.values()))
-        return Cluster(ours, tuple(others), nodes, hosts)
+        return Cluster(ours, tuple(others), self._nodes.items())
 
     def nodes(self) -> Mapping[str, Raw]:
         """Return nodes by name. Raise EngineUnreachable if the cache is incomplete or outdated."""
         self._require_fresh()
         return self._nodes.items()
 
-    def host_of(self, raw: Raw) -> Mapping[str, Raw]:
-        """Return {name: node} for the pod's node, as in `Cluster.hosts`; {} if the pod has none or it is gone."""
-        name = raw["spec"].get("nodeName", "")
-        hosts = self._absences.hosts(self._nodes.items(), (name,))
-        return {name: hosts[name]} if name in hosts else {}
+    def node_of(self, raw: Raw) -> Raw | None:
+        """Return the pod's node as last seen, or what `Absences.node` has in its place."""
+        return self._absences.node(raw["spec"].get("nodeName", ""), self._nodes.items())
 
     def has_looked(self) -> bool:
         """Return whether the first list of pods is complete. Starts the watches if necessary; does not wait."""
@@ -202,11 +197,14 @@ class Watching:
         node = spec.get("nodeName") or pinned_node(raw)
         if not node or status.get("phase") in TERMINAL:
             return None
-        containers = ("containers", "initContainers")
+        containers, held = ("containers", "initContainers"), ("resources", "restartPolicy")
         return {
             "metadata": {key: raw["metadata"].get(key) for key in ("name", "namespace", "uid")},
             "spec": {"nodeName": node, "overhead": spec.get("overhead")}
-            | {kind: [_held(one) for one in spec.get(kind) or ()] for kind in containers},
+            | {
+                kind: [{key: one.get(key) for key in held} for one in spec.get(kind) or ()]
+                for kind in containers
+            },
             "status": {"phase": status.get("phase")},
         }
 
@@ -223,17 +221,16 @@ class Absences:
         self._clock, self._lock = clock, threading.Lock()
         self._since: dict[str, float] = {}
 
-    def hosts(self, nodes: Mapping[str, Raw], wanted: Iterable[str]) -> Mapping[str, Raw]:
-        """Return `nodes`, plus those of `wanted` that have been missing for at most NODE_GONE_SECONDS; these appear
-        as nodes that do not respond."""
-        now, missing = self._clock(), {name for name in wanted if name and name not in nodes}
+    def node(self, name: str, nodes: Mapping[str, Raw]) -> Raw | None:
+        """Return the node of this name among all `nodes`; in place of one that has been missing for at most
+        NODE_GONE_SECONDS, a node that does not respond; else None."""
         with self._lock:
-            self._since = {name: since for name, since in self._since.items() if name not in nodes}
-            since = {name: self._since.setdefault(name, now) for name in missing}
-        young = [name for name in missing if now - since[name] <= NODE_GONE_SECONDS]
-        silent = {"taints": [{"key": SILENT_NODE_TAINTS[0]}]}
-        absent = {name: {"metadata": {"name": name}, "spec": silent} for name in young}
-        return {**nodes, **absent} if absent else nodes
+            if name in nodes:
+                self._since.pop(name, None)
+                return nodes[name]
+            absent_seconds = self._clock() - self._since.setdefault(name, self._clock())
+        is_young = name and absent_seconds <= NODE_GONE_SECONDS
+        return {"spec": {"taints": [{"key": SILENT_NODE_TAINTS[0]}]}} if is_young else None
 
 
 # By the pod's uid: the pod and its node, as the store had them, and the report, which is valid while both are the same
@@ -242,52 +239,39 @@ Known: TypeAlias = dict[str, tuple[Raw, Raw, PodReport]]
 
 
 class KnownReports:
-    """A cache of pod reports. A report is rebuilt only if its pod or its node may have changed. `nodes` and `now`: as
-    for `reports.pod_report`."""
+    """A cache of pod reports. A report is rebuilt only if its pod or its node may have changed. `node_of` returns the
+    pod's node, as for `reports.pod_report`; `now`: by the API server's clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, node_of: Callable[[Raw], Raw | None]) -> None:
+        self._node_of = node_of
         self._known: Known = {}
-        # Uid -> the error that was logged, so that it is logged only once.
-        self._unreadable: dict[str, str] = {}
+        # Once per message, although a pod that cannot be read is read every second.
+        self._warn = lru_cache(MOST_WARNED)(logger.warning)
 
-    def of(self, pods: Iterable[Raw], nodes: Mapping[str, Raw], now: datetime) -> tuple[PodReport, ...]:
+    def of(self, pods: Iterable[Raw], now: datetime) -> tuple[PodReport, ...]:
         """Return the reports of these pods in their order, and drop all others from the cache."""
         earlier, self._known = self._known, {}
-        return tuple(self._report(pod, earlier, nodes, now) for pod in pods)
+        return tuple(self._report(pod, earlier, now) for pod in pods)
 
-    def one(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
+    def one(self, pod: Raw, now: datetime) -> PodReport:
         """Return the report of one pod. The cached reports of other pods stay."""
-        return self._report(pod, self._known, nodes, now)
+        return self._report(pod, self._known, now)
 
-    def _report(self, pod: Raw, known: Known, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-        uid, node = pod["metadata"]["uid"], nodes.get(pod["spec"].get("nodeName", ""))
+    def _report(self, pod: Raw, known: Known, now: datetime) -> PodReport:
+        uid, node = pod["metadata"]["uid"], self._node_of(pod)
         known_pod, known_node, report = known.get(uid, (None, None, None))
         # The store has a new object after every change, so identity is a sufficient and cheap comparison.
         if report is None or known_pod is not pod or known_node is not node:
-            report = self._built(pod, nodes, now)
+            try:
+                report = pod_report(pod, node, now)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                # One odd pod must not hide the others.
+                report = unreadable(pod, error)
+                self._warn(report.message)
         # Reports of pods without a node, and of starting pods, change with time alone.
         if node is not None and (report.state == RUNNING or report.is_proven_gone):
             self._known[uid] = (pod, node, report)
         return report
-
-    def _built(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-        """Return a new report of one pod. If its object cannot be interpreted, the report states that, so that other
-        pods are not affected."""
-        try:
-            return pod_report(pod, nodes, now)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            report, uid = unreadable(pod, error), pod["metadata"]["uid"]
-            # Logged once, although the pod is read every second.
-            if self._unreadable.get(uid) != report.message:
-                if len(self._unreadable) >= MOST_WARNED:
-                    self._unreadable.clear()
-                self._unreadable[uid] = report.message
-                logger.warning(report.message)
-            return report
-
-
-def _held(container: Raw) -> Raw:
-    return {"resources": container.get("resources") or {}, "restartPolicy": container.get("restartPolicy")}
 
 
 def _trim_node(raw: Raw) -> Raw:

@@ -56,15 +56,11 @@ class Placement:
     gives_shares: bool = False
     # The namespace of pods that hold GPUs for pods of ours.
     reservations: str = ""
-    # The kinds of objects in which it has our projects; we remove those that are not wanted.
-    kinds: tuple[str, ...] = ()
 
 
 PLACEMENTS = {
     PLANNER: Placement(),
-    KAI: Placement(
-        places_pods=True, gives_shares=True, reservations="kai-resource-reservation", kinds=("Queue",)
-    ),
+    KAI: Placement(places_pods=True, gives_shares=True, reservations="kai-resource-reservation"),
 }
 
 

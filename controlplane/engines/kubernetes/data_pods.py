@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -41,14 +42,15 @@ class DataPod:
     def create(self, body: Mapping[str, Any]) -> bool:
         """Create an object in the cluster; return False if it exists already. Raise Blocked if the cluster refuses
         it."""
-        try:
-            self._client.create(names.list_path(body["kind"], body["metadata"]["namespace"]), body)
-        except ApiError as error:
-            # Names are fixed per task, so a repeat finds what the first try created.
-            if error.reason == "AlreadyExists":
-                return False
-            raise _refused(error) from error
-        return True
+        with _refusals():
+            try:
+                self._client.create(names.list_path(body["kind"], body["metadata"]["namespace"]), body)
+                return True
+            except ApiError as error:
+                # Names are fixed per task, so a repeat finds what the first try created.
+                if error.reason != "AlreadyExists":
+                    raise
+        return False
 
     def found(self) -> Raw | None:
         """Return the pod's object, None if there is none. Raise Blocked if the cluster refuses the request."""
@@ -62,16 +64,12 @@ class DataPod:
     def delete_claim(self, name: str) -> None:
         """Delete a claim in the pod's namespace; does nothing if it is gone. Raise Blocked if the cluster refuses the
         request."""
-        try:
+        with _refusals():
             self._client.delete(f"{self._claims}/{name}")
-        except ApiError as error:
-            raise _refused(error) from error
 
     def _read(self, path: str, query: Mapping[str, str] = {}) -> Raw | None:
-        try:
+        with _refusals():
             return self._client.find(path, query)
-        except ApiError as error:
-            raise _refused(error) from error
 
     def others(self, **selectors: str) -> Sequence[Raw]:
         """Return the other pods of the namespace. `selectors`: labelSelector, fieldSelector. Raise Blocked if the
@@ -188,9 +186,14 @@ class DataPod:
         raise Blocked(reason, words, is_passing=is_passing) if reason else ContentMissing(words)
 
 
-def _refused(error: ApiError) -> Blocked:
-    # All but an invalid object may pass: a quota is raised, a right is granted, a new namespace becomes usable.
-    return Blocked("refused", line(error), is_passing=error.status not in (400, 422))
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Context manager that raises Blocked if the API server refuses a request in its block."""
+    try:
+        yield
+    except ApiError as error:
+        # All but an invalid object may pass: a quota is raised, a right is granted, a new namespace becomes usable.
+        raise Blocked("refused", line(error), is_passing=error.status not in (400, 422)) from error
 
 
 def phase_of(pod: Raw) -> str:

@@ -74,7 +74,7 @@ class KubernetesEngine:
         is_kai = self._profile.scheduler == KAI
         self._scheduler = KaiScheduler(self.client, self._objects, self._profile) if is_kai else Scheduler()
         self._starter = PodStarter(self.client, self._objects, self._watching, self._profile, self._scheduler)
-        self._known_reports = KnownReports()
+        self._known_reports = KnownReports(self._watching.node_of)
         # Also those of other installations: their namespaces are never asked about.
         path, query = names.list_path("PersistentVolumeClaim"), {"labelSelector": names.PROJECT}
         self._claims = Reflector(self.client, path, query=query, keep=trouble_of)
@@ -141,8 +141,7 @@ class KubernetesEngine:
     def pods(self) -> tuple[PodReport, ...]:
         seen = self._watching.look(SHORT_WAIT_SECONDS)
         now = self.client.server_time()
-        found = self._known_reports.of(seen.ours.values(), seen.hosts, now)
-        return self._scheduler.with_status(found, seen.ours, now)
+        return self._scheduler.with_status(self._known_reports.of(seen.ours.values(), now), seen.ours, now)
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
         base.check_pod_name(pod_name)
@@ -299,7 +298,7 @@ class KubernetesEngine:
         return nodes[0]
 
     def _report(self, pod: Raw) -> PodReport:
-        return self._known_reports.one(pod, self._watching.host_of(pod), self.client.server_time())
+        return self._known_reports.one(pod, self.client.server_time())
 
     def _remember_end(self, pod: Raw) -> None:
         """Record in the attempt's anchor, if it exists, that this pod has ended, so that a start request that arrives
@@ -351,8 +350,8 @@ class KubernetesEngine:
     def _require_log(self, pod: Raw, report: PodReport) -> None:
         """Raise a temporary EngineRefused while the end of the pod's log is not copied, because deleting the pod
         deletes its log."""
-        has_begun = bool(reports.main_status(pod).get("containerID"))
-        if not self._copier.is_read(report.name, self._log_path(report.name), has_begun=has_begun):
+        path, has_begun = self._log_path(report.name), reports.has_begun(pod)
+        if not self._copier.is_read(report.name, path, has_begun=has_begun):
             words = f"The rest of the log of pod {report.name} is still being read."
             raise EngineRefused(base.POD_NOT_GONE, words, is_passing=True)
 
@@ -370,11 +369,10 @@ class KubernetesEngine:
         pod = self._watching.last_seen(pod_name)
         if pod is None:
             return None
-        now, report, status = self.client.server_time(), self._report(pod), reports.main_status(pod)
+        report = self._report(pod)
         return LogSource(
             f"{names.pod_path(pod)}/log",
-            has_started=bool(status.get("containerID")),
+            has_started=reports.has_begun(pod),
             end_word=f"{report.reason} {report.exit_code}" if report.state in base.FINAL_STATES else "",
             started_ms=int(report.started_at.timestamp() * 1000) if report.started_at else None,
-            now_ms=int(now.timestamp() * 1000),
         )

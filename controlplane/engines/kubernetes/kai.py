@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from controlplane.clusters import quantities
 from controlplane.engines import base
 from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport, Verdict
 from controlplane.engines.kubernetes import names
@@ -168,7 +169,9 @@ def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dic
     body = {**pod["spec"], "schedulerName": profile.scheduler_name or SCHEDULER}
     if is_share(spec):
         # KAI assigns a share by annotation; the resource request would add a whole device.
-        body["containers"] = [_without(profile.gpu_resource, container) for container in body["containers"]]
+        (main,) = body["containers"]
+        amounts = {kind: without(main["resources"][kind], profile.gpu_resource) for kind in main["resources"]}
+        body["containers"] = [{**main, "resources": amounts}]
     return {**pod, "metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": body}
 
 
@@ -191,11 +194,6 @@ def share_annotations(spec: PodSpec) -> dict[str, str]:
 
 def _share_config(spec: PodSpec) -> str:
     return f"{spec.job_id}-{spec.attempt}-{spec.rank}"
-
-
-def _without(resource: str, container: Mapping[str, Any]) -> dict[str, Any]:
-    amounts = container.get("resources", {})
-    return {**container, "resources": {kind: without(amounts[kind], resource) for kind in amounts}}
 
 
 def group_key(pod: Mapping[str, Any]) -> str:
@@ -243,14 +241,9 @@ def _numbers(bound: str, queue: Mapping[str, Any] | None, profile: ClusterProfil
         "request_milli_gpus": "podGroupRequestedResources",
     }
     amounts = {ours: (queue.get(theirs) or {}).get(profile.gpu_resource) for ours, theirs in fields.items()}
-    numbers = {name: _milli(amount) for name, amount in amounts.items() if amount is not None}
+    numbers = {name: quantities.milli(amount) for name, amount in amounts.items() if amount is not None}
     absent = {name for name in (_QUOTA, _LIMIT) if name != bound and not numbers.get(name)}
     return {"queue": queue.get("name", ""), **without(numbers, *absent)}
-
-
-def _milli(quantity: str) -> int:
-    """Return a Kubernetes quantity of GPUs ("2", "500m") in milli-GPUs."""
-    return int(quantity[:-1]) if quantity.endswith("m") else int(float(quantity) * 1000)
 
 
 def _from_words(words: str) -> Verdict:

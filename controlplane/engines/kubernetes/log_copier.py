@@ -70,15 +70,12 @@ class _WantedLog:
     copy: LogCopy
     # Set when its pod has changed.
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    was_seen: bool = False
+    # Whether the pod, or a file with its log, ever existed.
+    has_begun: bool = False
     # Since when reading the rest of an ended pod's log was possible: the retries are limited from then on.
     ended_at: float | None = None
     # Why the last try failed, so that each problem is logged once.
     problem: str = ""
-
-    def has_begun(self) -> bool:
-        """Return whether the pod, or a file with its log, ever existed."""
-        return self.was_seen or os.path.exists(self.copy.path)
 
     async def wait(self, seconds: float) -> None:
         """Wait until the pod changes, at most `seconds`."""
@@ -229,13 +226,8 @@ class LogCopier:
                 # Each problem is logged once.
                 if wanted.problem != known:
                     level, trace = (logging.INFO, None) if is_passing else (logging.ERROR, error)
-                    log.log(
-                        level,
-                        "the log of %s cannot be copied: %s",
-                        wanted.name,
-                        wanted.problem,
-                        exc_info=trace,
-                    )
+                    words = f"the log of {wanted.name} cannot be copied: {wanted.problem}"
+                    log.log(level, "%s", words, exc_info=trace)
             if not wanted.copy.is_drained:
                 await wanted.pause()
         with self._drained:
@@ -246,7 +238,7 @@ class LogCopier:
         existed may still appear."""
         while True:
             source = self._look_at(wanted)
-            if source is None and wanted.has_begun():
+            if source is None and wanted.has_begun:
                 return None
             if source is not None and (source.has_started or source.end_word):
                 return source
@@ -254,7 +246,7 @@ class LogCopier:
 
     def _look_at(self, wanted: _WantedLog) -> LogSource | None:
         source = self._look(wanted.name)
-        wanted.was_seen = wanted.was_seen or source is not None
+        wanted.has_begun = wanted.has_begun or source is not None or os.path.exists(wanted.copy.path)
         if source is not None and source.end_word and wanted.ended_at is None:
             wanted.ended_at, wanted.copy.pause_seconds = time.monotonic(), PAUSE_SECONDS
         elif source is not None and not source.end_word:

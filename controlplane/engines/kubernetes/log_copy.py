@@ -48,20 +48,13 @@ PASSING = (
 @dataclass(frozen=True, slots=True)
 class LogSource:
     """Where a pod's log is, and whether it is complete. `path`: the pod's path in the API, up to `/log`.
-    `started_ms`: when the container began, Unix ms in whole seconds, None if unknown; `now_ms`: the cluster's time of
-    this observation; `end_word`: the text of the end record, such as "exit 0", or "" while the pod runs."""
+    `started_ms`: when the container began, Unix ms in whole seconds, None if unknown; `end_word`: the text of the end
+    record, such as "exit 0", or "" while the pod runs."""
 
     path: str
     has_started: bool
     end_word: str = ""
     started_ms: int | None = None
-    now_ms: int = 0
-    # The time of this observation on our own clock, monotonic, so that `time_ms` can continue the cluster's clock.
-    seen_at: float = field(default_factory=time.monotonic)
-
-    def time_ms(self) -> int:
-        """Return the present time by the cluster's clock, Unix ms."""
-        return self.now_ms + int((time.monotonic() - self.seen_at) * 1000)
 
 
 @dataclass(slots=True)
@@ -144,15 +137,15 @@ class LogCopy:
             query = {**query, "sinceTime": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
         async with self._streams.open(self._source.path, query) as stream:
             self.is_followed = self.is_followed and bool(self._source.end_word)
-            self.gaps.listen(self._source.time_ms(), self._source.started_ms)
+            self.gaps.listen(self._streams.now_ms(), self._source.started_ms)
             try:
                 await self._store_stream(stream, lines)
             except (TimeoutError, asyncio.CancelledError):
                 # A silent stream, or one that makes room for others: nothing was missed until now.
-                self.gaps.leave(self._source.time_ms())
+                self.gaps.leave(self._streams.now_ms())
                 raise
             if not lines.remark:
-                self.gaps.leave(self._source.time_ms())
+                self.gaps.leave(self._streams.now_ms())
         if self._source.end_word:
             self._store(lines.rest())
             self._check_end(lines.remark, is_resumed=since is not None)

@@ -55,6 +55,10 @@ class LogStreams:
             auto_decompress=False,
         )
 
+    def now_ms(self) -> int:
+        """Return the present time by the API server's clock, Unix ms."""
+        return int(self._client.server_time().timestamp() * 1000)
+
     async def close(self) -> None:
         await self._session.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -38,15 +38,10 @@ def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
     return mpi.needs_launch(spec) and spec.world_size > 1 and is_whole and profile.gives_to_mpi_operator
 
 
-def marked(anchor: RawView, spec: PodSpec) -> dict[str, Any]:
-    """Return the anchor with a mark that the operator creates the attempt's pods. The anchor that is created first
-    decides for all of them."""
-    return {**anchor, "data": {**anchor["data"], LAUNCHED_BY: OPERATOR, **host_files(hosts(spec))}}
-
-
-def is_marked(anchor: RawView) -> bool:
-    """Return whether the operator creates the attempt's pods, by the mark of `marked`."""
-    return (anchor.get("data") or {}).get(LAUNCHED_BY) == OPERATOR
+def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
+    """Return the attempt's anchor, with the operator's host names and the mark that the operator creates the pods."""
+    found = manifests.anchor(spec, profile)
+    return {**found, "data": {**found["data"], LAUNCHED_BY: OPERATOR, **host_files(hosts(spec))}}
 
 
 def mpi_job_name(spec: PodSpec) -> str:
@@ -132,14 +127,12 @@ def _replicas(count: int, pod: RawView, spec: PodSpec) -> dict[str, Any]:
     }
     # The operator sets these itself.
     body = without(pod["spec"], "restartPolicy", "hostname", "subdomain", "affinity")
-    main, *more = body["containers"]
-    variables = [_variable(each, spec) for each in main["env"]]
+    (main,) = body["containers"]
     body["schedulingGates"] = [{"name": names.PLACE_GATE}]
-    body["containers"] = [{**main, "env": variables}, *more]
+    body["containers"] = [{**main, "env": [_variable(each, spec) for each in main["env"]]}]
     if "initContainers" in body:
         body["initContainers"] = [_waiting(each, spec) for each in body["initContainers"]]
-    template = {"metadata": metadata, "spec": body}
-    return {"replicas": count, "restartPolicy": "Never", "template": template}
+    return {"replicas": count, "restartPolicy": "Never", "template": {"metadata": metadata, "spec": body}}
 
 
 def _variable(each: RawView, spec: PodSpec) -> dict[str, Any]:
@@ -162,5 +155,6 @@ def _waiting(container: RawView, spec: PodSpec) -> dict[str, Any]:
 
 
 def _gpus(pod: RawView, resource: str) -> int:
-    limits = pod["spec"]["containers"][0]["resources"].get("limits") or {}
-    return sum(int(count) for name, count in limits.items() if name.startswith(resource))
+    # Of all containers, because a service mesh may have put its own before ours.
+    limits = ((one.get("resources") or {}).get("limits") or {} for one in pod["spec"]["containers"])
+    return sum(int(each[name]) for each in limits for name in each if name.startswith(resource))

@@ -56,12 +56,23 @@ class OutputReader:
         bytes)` is called with the totals before any file, and then with the progress. Raise Blocked if the directory
         cannot be read, Unreachable if the cluster does not answer, and what `budget` and `report` raise."""
         name, claim = f"trainyard-output-{task.name}", names.claim_name(task.job_id, 0)
+        body = data_pod_objects.pod(
+            name,
+            self._project,
+            self._profile,
+            claim=claim,
+            root=ROOT,
+            # It only waits for the exec.
+            command=["python3", "-I", "-c", f"import time; time.sleep({POD_SECONDS})"],
+            is_read_only=True,
+            seconds=POD_SECONDS,
+        )
         pod = DataPod(self._client, self._namespace, name, "reads the output of jobs")
         if pod.claim(claim) is None:
             words = "The working directory of the job ended with its pod, or was never made."
             raise Blocked("output_missing", words, is_passing=False)
         try:
-            pod.create(self._pod(name, claim))
+            pod.create(body)
             started = pod.started(budget)
             if (ended := end_of(started)) is not None or phase_of(started) != "Running":
                 pod.require_python(ended or {})
@@ -72,19 +83,6 @@ class OutputReader:
             raise Blocked(refused.code, str(refused)) from refused
         finally:
             pod.remove()
-
-    def _pod(self, name: str, claim: str) -> dict[str, Any]:
-        """Return a pod that mounts the claim and only waits for the exec."""
-        return data_pod_objects.pod(
-            name,
-            self._project,
-            self._profile,
-            claim=claim,
-            root=ROOT,
-            command=["python3", "-I", "-c", f"import time; time.sleep({POD_SECONDS})"],
-            is_read_only=True,
-            seconds=POD_SECONDS,
-        )
 
 
 def _command(task: OutputTask) -> tuple[str, ...]:
@@ -99,7 +97,8 @@ def receive(process: Process, target: Path, budget: Budget, report: Report) -> N
     try:
         unpack(stream, target)
         # The exit code, which arrives after the tar, decides whether the copy is complete.
-        stream.drain()
+        while stream.read(CHUNK_BYTES):
+            continue
     except (tarfile.TarError, OSError, EOFError) as error:
         problem = f"The output could not be copied: {error}."
     finally:
@@ -133,11 +132,6 @@ class OutputStream(io.RawIOBase):
         self.bytes += size
         files, size = self._announced or (0, 0)
         self._report(self.files, self.bytes, max(files, self.files), max(size, self.bytes))
-
-    def drain(self) -> None:
-        """Read and discard the output after the tar, until its end."""
-        while self._next():
-            continue
 
     def failure(self, code: int | None, otherwise: str) -> Blocked:
         """Return the Blocked exception for the program's exit code `code` (None: unknown). `otherwise`: the message

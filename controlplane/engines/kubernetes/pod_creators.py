@@ -28,6 +28,9 @@ class PodCreator:
     """The hooks for one way in which pods come to exist. These defaults create each pod directly; operators override
     all of them. Thread-safe."""
 
+    # What the anchor has as LAUNCHED_BY if this creates the attempt's pods.
+    mark = ""
+
     def __init__(self, client: Client, objects: Objects, pods: Watching, profile: ClusterProfile) -> None:
         self._client, self._objects, self._pods, self._profile = client, objects, pods, profile
 
@@ -35,13 +38,9 @@ class PodCreator:
         """Return whether it can create the attempt's pods, the same for all of them."""
         return True
 
-    def marked(self, anchor: Raw, spec: PodSpec) -> Raw:
-        """Return the attempt's anchor with a mark that this creates its pods; unchanged by default."""
-        return anchor
-
-    def has_marked(self, anchor: Raw) -> bool:
-        """Return whether an anchor that the cluster returned says that this creates the attempt's pods."""
-        return True
+    def anchor(self, spec: PodSpec) -> Raw:
+        """Return the attempt's anchor, with this one's mark."""
+        return manifests.anchor(spec, self._profile)
 
     def create(self, spec: PodSpec, pod: Raw, anchor: Raw, render: Render) -> None:
         """Create the pod with what it needs of its own. `pod`: what `render` makes of `spec`; `anchor`: the attempt's,
@@ -54,14 +53,13 @@ class PodCreator:
 class MpiOperator(PodCreator):
     """Creates one MPIJob for an attempt. The MPI operator creates the pods, which are turned into ours one by one."""
 
+    mark = mpijobs.OPERATOR
+
     def suits(self, spec: PodSpec) -> bool:
         return mpijobs.suits(spec, self._profile)
 
-    def marked(self, anchor: Raw, spec: PodSpec) -> Raw:
-        return mpijobs.marked(anchor, spec)
-
-    def has_marked(self, anchor: Raw) -> bool:
-        return mpijobs.is_marked(anchor)
+    def anchor(self, spec: PodSpec) -> Raw:
+        return mpijobs.anchor(spec, self._profile)
 
     def create(self, spec: PodSpec, pod: Raw, anchor: Raw, render: Render) -> None:
         """Create the MPIJob if the pod is the launcher, and turn the pod that the operator created for this rank into

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, NodeReport, PodSpec
-from controlplane.engines.kubernetes import manifests, mpi, names, reports, tenancy
+from controlplane.engines.kubernetes import manifests, mpi, mpijobs, names, reports, tenancy
 from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.cluster_cache import Watching
 from controlplane.engines.kubernetes.config import ClusterProfile
@@ -60,8 +60,7 @@ class PodStarter:
     def _start(self, spec: PodSpec, node: NodeReport | None) -> None:
         self._objects.require_namespace(tenancy.namespace(spec.project, self._profile))
         self._scheduler.require_project(spec.project)
-        creator = next(one for one in self._creators if one.suits(spec))
-        body = creator.marked(manifests.anchor(spec, self._profile), spec)
+        body = next(one for one in self._creators if one.suits(spec)).anchor(spec)
         with self._objects.in_use(names.path_of(body)):
             anchor = self._objects.make_remembered(body)
             if (anchor.get("data") or {}).get(spec.name) != FORGOTTEN:
@@ -80,9 +79,9 @@ class PodStarter:
         if mpi.needs_launch(spec):
             key = manifests.launch_key(spec, self._profile, anchor, *_new_key_pair())
             self._objects.make_remembered(key)
-        # Decided by the anchor, because the settings may have changed since the attempt's first pod was started.
-        creator = next(one for one in self._creators if one.has_marked(anchor))
-        creator.create(spec, pod, anchor, render)
+        # By the anchor, because the settings may have changed since the attempt's first pod was started.
+        mark = (anchor.get("data") or {}).get(mpijobs.LAUNCHED_BY)
+        next(one for one in self._creators if one.mark in ("", mark)).create(spec, pod, anchor, render)
 
     def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:
         """Write the devices that were chosen for a placed pod to its annotation, unless it has these already. `known`:

@@ -164,14 +164,10 @@ def _identity(client: Client, profile: ClusterProfile) -> Checks:
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     name = client.create(path, body)["status"]["userInfo"].get("username", "")
-    is_anonymous = name in ("", "system:anonymous")
+    unknown = "The cluster treats Trainyard as anonymous: it does not know the credentials."
     return _first(
         "identity",
-        (
-            is_anonymous,
-            FAILED,
-            "The cluster treats Trainyard as anonymous: it does not know the credentials.",
-        ),
+        (name in ("", "system:anonymous"), FAILED, unknown),
         (True, OK, f"The cluster knows Trainyard as {name}."),
     )
 
@@ -230,14 +226,10 @@ def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
     missing = [body for body in cluster_roles() if _found_at(client, names.path_of(body)) is None]
     refused = ", ".join(body["metadata"]["name"] for body in missing if not _may_make(client, body))
     how = "An admin creates it: kubectl apply --server-side -f deploy/rbac.yaml"
+    absent = f"The ClusterRole {refused} is missing, and Trainyard may not create it. {how}"
     return _first(
         "project_roles",
-        (
-            refused,
-            WARNING,
-            f"The ClusterRole {refused} is missing, and Trainyard may not create it. {how}",
-            rbac.NO_KUBECTL,
-        ),
+        (refused, WARNING, absent, rbac.NO_KUBECTL),
         (missing, OK, f"Users of kubectl get the ClusterRoles {roles}; Trainyard creates them."),
         (True, OK, f"Users of kubectl get the ClusterRoles {roles}."),
     )
@@ -346,16 +338,13 @@ def _mpi_operator(client: Client, profile: ClusterProfile) -> Checks:
     is_allowed = is_there and all(_may(client, rule, verb) for rule in rules for verb in rule.verbs)
     own = "mpi jobs use Trainyard's own launcher."
     lost = "The MPI operator would not keep hosts' working directories"
+    forbidden = "Trainyard's account may not create the MPI operator's MPIJobs"
     return _first(
         "mpi_launcher",
         (chosen is False, OK, f"mpi_operator is off: {own}"),
         (not chosen and not is_there, OK, f"No MPI operator: {own}"),
         (not chosen and profile.work_storage_class, OK, f"{lost}: {own}"),
-        (
-            not chosen and not is_allowed,
-            OK,
-            f"Trainyard's account may not create the MPI operator's MPIJobs: {own}",
-        ),
+        (not chosen and not is_allowed, OK, f"{forbidden}: {own}"),
     ) or _first(
         "mpi_operator",
         (is_there, OK, "MPIJob v2beta1 is there: mpi jobs are given to the MPI operator."),
@@ -393,12 +382,11 @@ def _prometheus(client: Client, profile: ClusterProfile) -> Checks:
 def _found_at(client: Client, path: str, query: Mapping[str, str] = {}) -> dict[str, Any] | None:
     """Return the object or list at `path`; None if it is absent, or if we may not read it, which `_rights` reports."""
     try:
-        found: dict[str, Any] = client.get(path, query, timeout_seconds=_CALL_SECONDS)
+        return client.find(path, query, timeout_seconds=_CALL_SECONDS)
     except ApiError as error:
-        if error.status in (403, 404):
-            return None
-        raise
-    return found
+        if error.status != 403:
+            raise
+        return None
 
 
 def _listed(client: Client, path: str, limit: int = 100) -> list[dict[str, Any]] | None:

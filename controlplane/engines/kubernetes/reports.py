@@ -9,7 +9,7 @@ responding frees nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -76,28 +76,27 @@ _SIGNALS = {
 }  # fmt: skip
 
 
-def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-    """Return the report of one of our pods. `nodes`: all nodes of the cluster by name; `now`: by the API server's
-    clock. For a malformed pod it raises ArithmeticError, AttributeError, LookupError, TypeError or ValueError; then
-    call `unreadable`."""
+def pod_report(raw: Raw, node: Raw | None, now: datetime) -> PodReport:
+    """Return the report of one of our pods. `node`: the pod's node, None if the cluster has none of this name; `now`:
+    by the API server's clock. For a malformed pod it raises ArithmeticError, AttributeError, LookupError, TypeError or
+    ValueError; then call `unreadable`."""
     if _phase(raw) in TERMINAL:
-        return _final(raw, nodes)
+        return _final(raw, node)
     if _is_gated(raw):
         return _end(raw, base.STOPPED, "Stopped before it was started.", is_gone=True)
     if not _node_name(raw):
         return _unbound(raw, now)
-    lost = _lost(raw, nodes, now)
-    if lost:
+    if lost := _lost(raw, node, now):
         return _end(raw, base.NODE_LOST, lost, is_gone=True)
     container = main_status(raw)
     if "terminated" in (container.get("state") or {}):
         # Only sidecars are still running, such as the proxy of a service mesh.
         return _ended(raw, container["state"]["terminated"], is_gone=False)
     if "running" in (container.get("state") or {}):
-        reason, message = _trouble(raw, nodes)
+        reason, message = _trouble(raw, node)
         started_at = _time(container["state"]["running"].get("startedAt"))
         return _open(raw, base.RUNNING, reason, message, started_at=started_at)
-    return _starting(raw, nodes, now)
+    return _starting(raw, node, now)
 
 
 def unreadable(raw: Raw, error: Exception) -> PodReport:
@@ -151,11 +150,11 @@ def pinned_node(raw: Raw) -> str:
     return ""
 
 
-def _final(raw: Raw, nodes: Mapping[str, Raw]) -> PodReport:
+def _final(raw: Raw, node: Raw | None) -> PodReport:
     """Return the report of a pod in a final phase. If the cluster declared it failed while its container ran, it
     counts as gone only when its node is gone or out of service."""
     state = main_status(raw).get("state") or {}
-    is_dead = _node_name(raw) not in nodes or OUT_OF_SERVICE in _taints(raw, nodes)
+    is_dead = node is None or OUT_OF_SERVICE in _taints(node)
     return _ended(raw, state.get("terminated") or {}, is_gone=is_dead or "running" not in state)
 
 
@@ -238,9 +237,10 @@ def _exit(ended: Raw) -> tuple[str, str]:
 
 
 def _out_of_memory(raw: Raw) -> str:
-    containers = (raw.get("spec") or {}).get("containers") or [{}]
-    limit = ((containers[0].get("resources") or {}).get("limits") or {}).get("memory", "")
-    return f"The kernel killed the command: it used more memory than its limit of {limit or 'memory'}. Ask for more."
+    # Not the first container, because a service mesh may have put its own before ours.
+    main = _named((raw.get("spec") or {}).get("containers"), "name", names.MAIN_CONTAINER)
+    limit = ((main.get("resources") or {}).get("limits") or {}).get("memory", "unknown size")
+    return f"The kernel killed the command: it used more memory than its limit of {limit}. Ask for more."
 
 
 def _was_deleted(raw: Raw, ended: Raw) -> bool:
@@ -273,7 +273,7 @@ def _unbound(raw: Raw, now: datetime) -> PodReport:
     return _open(raw, base.STARTING, base.WAITING_FOR_NODE, message)
 
 
-def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
+def _starting(raw: Raw, node: Raw | None, now: datetime) -> PodReport:
     """Return the report of a bound pod whose command has not begun."""
     age = _bound_seconds(raw, now)
     if obstacle := _obstacle(raw):
@@ -282,7 +282,7 @@ def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
         if age > limit:
             return _end(raw, reason, message, is_gone=False)
         return _open(raw, base.STARTING, reason, message)
-    reason, message = _trouble(raw, nodes)
+    reason, message = _trouble(raw, node)
     if reason:
         return _open(raw, base.STARTING, reason, message)
     for step in _steps(raw):
@@ -316,20 +316,20 @@ def _obstacle(raw: Raw) -> tuple[str, str, int] | None:
     return None
 
 
-def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
+def _lost(raw: Raw, node: Raw | None, now: datetime) -> str:
     """Return why a bound pod is certainly dead: its node is gone or out of service. "" if it may still run."""
     name = _node_name(raw)
     # Pods and nodes arrive by two watches, and that of the nodes may be behind.
-    if name not in nodes and _bound_seconds(raw, now) > NODE_GONE_SECONDS:
+    if node is None and _bound_seconds(raw, now) > NODE_GONE_SECONDS:
         return f"Its node {name} was removed from the cluster."
-    if OUT_OF_SERVICE in _taints(raw, nodes):
+    if OUT_OF_SERVICE in _taints(node):
         return f"Its node {name} was declared dead: it carries the taint {OUT_OF_SERVICE}."
     return ""
 
 
-def _trouble(raw: Raw, nodes: Mapping[str, Raw]) -> tuple[str, str]:
+def _trouble(raw: Raw, node: Raw | None) -> tuple[str, str]:
     """Return (reason, message) of what may end a pod that has not ended; ("", "") if nothing does."""
-    if not _taints(raw, nodes).isdisjoint(SILENT_NODE_TAINTS):
+    if not _taints(node).isdisjoint(SILENT_NODE_TAINTS):
         return base.NODE_LOST, (
             f"Its node {_node_name(raw)} does not answer. The pod keeps its devices until the node is back, is "
             f"removed from the cluster, or is declared dead by the taint {OUT_OF_SERVICE}."
@@ -415,6 +415,11 @@ def _stop_word(raw: Raw) -> str:
     return str((raw["metadata"].get("labels") or {}).get(names.STOPPED, ""))
 
 
+def has_begun(raw: Raw) -> bool:
+    """Return whether the command's container was created, so that it may have a log."""
+    return bool(main_status(raw).get("containerID"))
+
+
 def has_command_ended(raw: Raw) -> bool:
     return bool((main_status(raw).get("state") or {}).get("terminated"))
 
@@ -427,20 +432,20 @@ def _is_gated(raw: Raw) -> bool:
 def main_status(raw: Raw) -> Raw:
     """Return the status of the container that runs the command, {} if it has none; service meshes add other
     containers."""
-    statuses: list[Raw] = _status(raw).get("containerStatuses") or []
-    return next((one for one in statuses if one.get("name") == names.MAIN_CONTAINER), {})
+    return _named(_status(raw).get("containerStatuses"), "name", names.MAIN_CONTAINER)
 
 
 def condition_of(raw: Raw, kind: str) -> Raw:
     """Return the condition of a pod or node with the type `kind`; {} if it has none."""
-    conditions: list[Raw] = _status(raw).get("conditions") or []
-    return next((one for one in conditions if one.get("type") == kind), {})
+    return _named(_status(raw).get("conditions"), "type", kind)
 
 
-def _taints(raw: Raw, nodes: Mapping[str, Raw]) -> set[str]:
-    """Return the keys of the taints of the pod's node; empty if the node is not in `nodes`."""
-    node = nodes.get(_node_name(raw), {})
-    return {taint.get("key", "") for taint in (node.get("spec") or {}).get("taints") or ()}
+def _named(found: Sequence[Raw] | None, key: str, name: str) -> Raw:
+    return next((one for one in found or () if one.get(key) == name), {})
+
+
+def _taints(node: Raw | None) -> set[str]:
+    return {taint.get("key", "") for taint in ((node or {}).get("spec") or {}).get("taints") or ()}
 
 
 def _bound_seconds(raw: Raw, now: datetime) -> float:

@@ -126,22 +126,16 @@ class Syncer:
         """Return whether a ClusterRole exists; create it if our account may. Raise EngineRefused for other refusals."""
         path = names.path_of(role)
         try:
-            self.client.get(path)
-            return True
+            return self.client.find(path) is not None or bool(self.objects.make(role))
         except ApiError as error:
             # A 403 with any words: those of a proxy before the API server are its own.
-            if error.status == 403:
-                return False
-            if error.status != 404:
+            if error.status != 403:
                 raise refusal_of(error) from error
-        try:
-            self.objects.make(role)
-            return True
         except EngineRefused as refusal:
             if refusal.code != NOT_PERMITTED:
                 raise
             log.info("%s cannot be bound: %s", path, refusal)
-            return False
+        return False
 
     def _sync_one(self, body: Raw) -> None:
         path, known = names.path_of(body), self._known.get(_identity(body))
@@ -162,9 +156,8 @@ class Syncer:
     def _take_stock(self, wanted: tuple[Raw, ...]) -> None:
         """Read the cluster's objects, and forget that those which differ were applied, so that they are applied
         again."""
-        kinds = (*REMOVED, *self.profile.placement.kinds, *(body["kind"] for body in wanted))
         self._there = {}
-        for kind in dict.fromkeys(kinds):
+        for kind in dict.fromkeys((*REMOVED, *(body["kind"] for body in wanted))):
             self._there |= self._list(kind)
         known, self._known = self._known, {}
         for body in wanted:
@@ -183,8 +176,8 @@ class Syncer:
         for identity, found in self._there.items():
             namespace = _above(found)
             is_of_project = namespace in self._wanted and namespace in self._there
-            is_queue = found["kind"] in self.profile.placement.kinds
-            if identity not in self._wanted and (is_queue or (is_of_project and found["kind"] in REMOVED)):
+            is_removable = found["kind"] == QUEUE or (is_of_project and found["kind"] in REMOVED)
+            if identity not in self._wanted and is_removable:
                 path = names.path_of(found)
                 log.info("%s is not needed any more; removing it", path)
                 self._remove(path, found)

@@ -60,9 +60,14 @@ def node(**fields: Any) -> NodeReport:
     return NodeReport("dgx1", is_ready=True, **{"device_parts": 1, **defaults, **fields})
 
 
-def anchor(of: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the attempt's anchor object as the API server returns it, with a uid."""
-    made = manifests.anchor(of, profile)
+def anchor(
+    of: PodSpec,
+    profile: ClusterProfile,
+    anchor_of: Callable[[PodSpec, ClusterProfile], dict[str, Any]] = manifests.anchor,
+) -> dict[str, Any]:
+    """Return the attempt's anchor object as the API server returns it, with a uid. `anchor_of` builds the one that is
+    sent."""
+    made = anchor_of(of, profile)
     return {**made, "metadata": {**made["metadata"], "uid": "0b9c1c8e-1111-4000-8000-000000000002"}}
 
 

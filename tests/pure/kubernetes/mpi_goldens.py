@@ -20,13 +20,13 @@ LAUNCHER = spec(kind="mpi", world_size=2, min_pods=2, role="launcher", launches=
 
 def job(launcher: PodSpec, profile: ClusterProfile) -> list[dict[str, Any]]:
     """Return the attempt's anchor and its MPIJob."""
-    made = mpijobs.marked(anchor(launcher, profile), launcher)
+    made = anchor(launcher, profile, mpijobs.anchor)
     pods = (
         manifests.pod(launcher, profile, node(), made),
         manifests.pod(mpijobs.host_of(launcher), replace(profile, work_storage_class=""), node(), made),
     )
     return [
-        mpijobs.marked(manifests.anchor(launcher, profile), launcher),
+        mpijobs.anchor(launcher, profile),
         mpijobs.mpi_job(launcher, *pods, made),
     ]
 

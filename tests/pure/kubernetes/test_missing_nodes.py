@@ -18,7 +18,7 @@ class Clock:
 
 def running(absences: Absences, nodes) -> base.PodReport:
     """The report of a pod that runs, bound to its node for an hour."""
-    return reports.pod_report(recorded("running"), absences.hosts(nodes, ["node-a"]), LATER)
+    return reports.pod_report(recorded("running"), absences.node("node-a", nodes), LATER)
 
 
 def test_a_node_that_comes_back_takes_its_pods_back():
@@ -44,5 +44,7 @@ def test_a_node_that_stays_away_is_gone():
 
 
 def test_a_node_that_only_went_is_not_there_for_new_work():
-    assert list(Absences().hosts({}, ["", "gone"])) == ["gone"]
-    assert Absences().hosts(NODES, ["node-a", ""]) is NODES
+    absences = Absences()
+    assert absences.node("", {}) is None
+    assert absences.node("gone", {}) is not None
+    assert absences.node("node-a", NODES) is NODES["node-a"]

@@ -94,6 +94,13 @@ def test_nodes_that_divide_their_gpus_differently_are_refused():
     assert refusal.value.code == CANNOT_SHARE
 
 
+def test_a_sidecar_of_others_in_the_first_place_changes_no_number_of_gpus():
+    found = made_by_the_operator()
+    found["spec"]["containers"].insert(0, {"name": "istio-proxy", "image": "proxy"})
+    patch = mpijobs.placement(found, wanted(), PROFILE.gpu_resource)
+    assert patch["metadata"]["labels"][names.POD] == HOST.name
+
+
 @pytest.mark.parametrize(
     ("settings", "is_given"),
     [

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +14,8 @@ from controlplane.engines import base
 from controlplane.engines.kubernetes import inventory, names, reports
 from controlplane.engines.kubernetes.cluster_cache import KnownReports
 from controlplane.engines.kubernetes.config import ClusterProfile
+from tests.pure.kubernetes.test_reports import NOW, RECORDED, node_of
 
-RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("pods.json").read_text())
-NOW = datetime(2026, 11, 21, 3, 0, 20, tzinfo=UTC)
-NODES = {"node-a": {"metadata": {"name": "node-a"}, "spec": {}}}
 ODD = st.one_of(
     st.none(),
     st.booleans(),
@@ -63,7 +58,7 @@ def test_what_no_cluster_should_say_of_a_pod_harms_that_pod_only(data: Any, name
     sane, raw = [numbered("running", 1), numbered("exit-3", 2)], numbered(name, 3)
     path = data.draw(st.sampled_from(paths_of(raw)))
     odd = replaced(raw, path, value)
-    found = {report.name: report for report in KnownReports().of([odd, *sane], NODES, NOW)}
+    found = {report.name: report for report in KnownReports(node_of).of([odd, *sane], NOW)}
     assert len(found) == 3
     assert [found[f"pod-{number}"].reason for number in (1, 2)] == ["", base.EXIT_CODE]
     told = next(report for key, report in found.items() if key not in ("pod-1", "pod-2"))
@@ -78,10 +73,10 @@ def test_what_no_cluster_should_say_of_a_pod_harms_that_pod_only(data: Any, name
 def test_a_pod_that_cannot_be_read_keeps_its_devices_and_is_logged_once(caplog: pytest.LogCaptureFixture):
     odd = numbered("running", 1)
     odd["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": "yesterday"}}
-    known = KnownReports()
+    known = KnownReports(node_of)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            (report,) = known.of([copy.deepcopy(odd)], NODES, NOW)  # each list brings a new object
+            (report,) = known.of([copy.deepcopy(odd)], NOW)  # each list brings a new object
     assert (report.state, report.reason, report.is_proven_gone) == (base.RUNNING, base.POD_UNREADABLE, False)
     assert [record.getMessage() for record in caplog.records] == [report.message]
     assert "yesterday" in report.message
@@ -90,7 +85,7 @@ def test_a_pod_that_cannot_be_read_keeps_its_devices_and_is_logged_once(caplog: 
 def test_a_container_that_runs_since_nobody_knows_when_runs():
     raw = numbered("running", 1)
     raw["status"]["containerStatuses"][0]["state"] = {"running": {}}
-    report = reports.pod_report(raw, NODES, NOW)
+    report = reports.pod_report(raw, node_of(raw), NOW)
     assert (report.state, report.reason, report.started_at) == (base.RUNNING, "", None)
 
 

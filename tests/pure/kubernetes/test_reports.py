@@ -29,8 +29,12 @@ def recorded(name: str, **status: Any) -> Any:
     return raw
 
 
+def node_of(raw: Any, nodes: Any = NODES) -> Any:
+    return nodes.get(raw["spec"].get("nodeName"))
+
+
 def report(raw: Any, now: datetime = NOW, nodes: Any = NODES) -> base.PodReport:
-    return reports.pod_report(raw, nodes, now)
+    return reports.pod_report(raw, node_of(raw, nodes), now)
 
 
 def tainted(*keys: str) -> Any:

@@ -46,9 +46,10 @@ def test_we_hold_nothing_that_projects_roles_grant_of_secrets():
     assert all(role["metadata"]["name"] in tenancy.ROLE_NAMES for role in tenancy.cluster_roles())
 
 
-def test_under_kai_the_queues_are_kept_and_bound_projects():
+def test_under_kai_the_queues_bound_projects():
     profile = ClusterProfile(scheduler=KAI)
-    assert {one["kind"] for one in kai.queues([TEAM], (), profile)} == set(profile.placement.kinds)
+    # Also without projects: queues that are not wanted any more are removed.
+    assert {one["kind"] for one in kai.queues([], (), profile)} == {"Queue"}
     quotas = [one for one in tenancy.objects([TEAM], profile) if one["kind"] == "ResourceQuota"]
     assert quotas
     assert not any(one["spec"]["hard"] for one in quotas)
