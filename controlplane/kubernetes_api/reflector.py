@@ -100,10 +100,10 @@ class Reflector:
         """Block until the first list is complete, at most `timeout_seconds`. Return whether it is."""
         return self._synced.wait(timeout_seconds)
 
-    def wait_listed(self, timeout_seconds: float) -> bool:
-        """Block until the first list is complete or its first try has failed, at most `timeout_seconds`. Return
-        whether it is complete."""
-        self._has_listed.wait(timeout_seconds)
+    def wait_listed(self, seconds: float) -> bool:
+        """Block until the first list is complete or its first try has failed, at most until `seconds` after `start`.
+        Return whether it is complete."""
+        self._has_listed.wait(max(0.0, self.start() + seconds - time.monotonic()))
         return self._synced.is_set()
 
     def items(self) -> Mapping[str, Any]:

@@ -39,11 +39,12 @@ _FORBIDDEN: tuple[_Meaning, ...] = (
      "The quota {0} in the project's namespace wants every pod to state {1}.", False),
     (r'user "([^"]*)"(?: \(groups=\[[^\]]*\]\))? is attempting to grant RBAC permissions not currently held:(.*)',
      base.NOT_PERMITTED, "Trainyard's account {0} may not grant rights that it does not have: {1}", False),
+    (r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "" (.*)', base.NOT_PERMITTED,
+     "Trainyard's account {0} may not {1} {2} {3}. Grant it that verb in a role.", False),
+    (r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]+)" (.*)', base.NOT_PERMITTED,
+     "Trainyard's account {0} may not {1} {2}.{3} {4}. Grant it that verb in a role.", False),
 )
 # fmt: on
-_PERMISSION = re.compile(
-    r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?'
-)
 
 
 @contextlib.contextmanager
@@ -80,7 +81,7 @@ def refusal_of(error: ApiError, kind: str = "object of this kind") -> EngineRefu
     causes, said = error.details.get("causes") or (), _words(message)
     known = _meaning_of(message, _ADMISSION)
     if status in (401, 403):
-        known = known or _meaning_of(message, _FORBIDDEN) or _missing_right(message)
+        known = known or _meaning_of(message, _FORBIDDEN)
     if known is not None:
         return known
     is_ending = "being terminated" in message or any(
@@ -120,16 +121,6 @@ def _meaning_of(message: str, meanings: Iterable[_Meaning]) -> EngineRefused | N
             groups = (_words(group or "it gives no reason") for group in match.groups())
             return EngineRefused(code, sentence.format(*groups), is_passing=is_passing)
     return None
-
-
-def _missing_right(message: str) -> EngineRefused | None:
-    if not (match := _PERMISSION.search(message)):
-        return None
-    user, verb, resource, group, namespace = match.groups()
-    what = f"{resource}.{group}" if group else resource
-    where = f"in namespace {namespace}" if namespace else "in the cluster"
-    words = f"Trainyard's account {user} may not {verb} {what} {where}. Grant it that verb in a role."
-    return EngineRefused(base.NOT_PERMITTED, words)
 
 
 def _words(text: str) -> str:

@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -91,14 +92,11 @@ def remove_unkept(root: Path, keep: set[str]) -> None:
     repeat after a kill at any moment."""
     # Stays until contents are removed too: the pod may be killed at any moment.
     unfinished = root / "removing"
-    for path in (root / "trees").iterdir():
+    for path in [*(root / "trees").iterdir(), *(root / "manifests").iterdir()]:
         if path.name not in keep:
             unfinished.touch()
-            remove_tree(path)
-    for path in (root / "manifests").iterdir():
-        if path.name not in keep:
-            unfinished.touch()
-            path.unlink()
+            remove = remove_tree if path.is_dir() else Path.unlink
+            remove(path)
     if unfinished.exists():
         live: set[str] = set()
         for path in (root / "manifests").iterdir():
@@ -199,9 +197,7 @@ class Fill:
         self.files, self.bytes, self.moved, self.said = 0, 0, 0, 0.0
         # Bytes of the content that is arriving.
         self.part = 0
-        self.users: dict[str, int] = {}
-        for entry in entries:
-            self.users[entry.name] = self.users.get(entry.name, 0) + 1
+        self.users = Counter(entry.name for entry in entries)
 
     def bring(self) -> None:
         """Download every content that is missing or damaged. Contents that no complete tree uses are verified first,

@@ -155,16 +155,14 @@ class Watching:
         self._pods.close()
         self._nodes.close()
 
-    def _start(self) -> float:
-        """Start the watches unless they run. Return when they were started, by time.monotonic()."""
-        started_at = self._nodes.start()
+    def _start(self) -> None:
+        self._nodes.start()
         self._pods.start()
-        return started_at
 
     def _require_fresh(self, timeout_seconds: float = SYNC_SECONDS) -> None:
-        until = self._start() + timeout_seconds
+        self._start()
         for reflector, what in ((self._nodes, "nodes"), (self._pods, "pods")):
-            if not reflector.wait_listed(max(0.0, until - time.monotonic())):
+            if not reflector.wait_listed(timeout_seconds):
                 words = f"The cluster has not listed its {what} yet: {reflector.trouble or 'no answer'}"
                 raise EngineUnreachable(words)
             age = reflector.seconds_since_contact()

@@ -78,14 +78,6 @@ class ClusterProfile(Settings):
     def placement(self) -> Placement:
         return PLACEMENTS[self.scheduler]
 
-    @property
-    def gives_to_mpi_operator(self) -> bool:
-        """Return whether MPI jobs become MPIJobs of the operator. By default they do if it is installed and jobs have
-        no persistent working directory, which they would lose."""
-        if self.mpi_operator is not None:
-            return self.mpi_operator
-        return self.has_mpi_operator and not self.work_storage_class
-
     def namespace_of(self, project: str) -> str:
         """Return the name of a project's namespace. It is valid, because project names have at most 50 characters and
         prefixes at most 12."""

@@ -155,8 +155,8 @@ def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) 
 
 
 def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the pod in the form that KAI requires: its scheduler, queue and group, and a share of a device as an
-    annotation. The annotation of the devices held is removed until the pod is placed."""
+    """Return the pod in the form that KAI requires: its scheduler, queue and group, and a share of a device as
+    annotations. The annotation of the devices held is removed until the pod is placed."""
     metadata = pod["metadata"]
     labels = {**metadata.get("labels", {}), QUEUE_LABEL: profile.namespace_of(spec.project)}
     annotations = {
@@ -164,11 +164,16 @@ def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dic
         # The group has the name of the anchor, which can be derived from each pod of the attempt.
         POD_GROUP: names.anchor_name(spec.job_id, spec.attempt),
         SKIP_GROUPER: "true",
-        **share_annotations(spec),
     }
     body = {**pod["spec"], "schedulerName": profile.scheduler_name or SCHEDULER}
     if is_share(spec):
-        # KAI assigns a share by annotation; the resource request would add a whole device.
+        device = spec.devices[0]
+        fraction = {GPU_FRACTION: f"{device.milli_gpus / 1000:g}"} if device.milli_gpus else {}
+        annotations |= fraction or {GPU_MEMORY: str(device.memory_mib)}
+        # Of `beside`: KAI's webhook would choose a random name but keeps ours, and where no webhook runs the binder
+        # requires one.
+        annotations[SHARED_CONFIG] = _share_config(spec)
+        # The resource request would add a whole device.
         (main,) = body["containers"]
         amounts = {kind: without(main["resources"][kind], profile.gpu_resource) for kind in main["resources"]}
         body["containers"] = [{**main, "resources": amounts}]
@@ -178,18 +183,6 @@ def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dic
 def is_share(spec: PodSpec) -> bool:
     """Return whether the pod requests less than one whole device."""
     return any(device.milli_gpus < 1000 for device in spec.devices)
-
-
-def share_annotations(spec: PodSpec) -> dict[str, str]:
-    """Return the annotations that request a share of a device; {} for whole devices. They name the config map of
-    `beside`: KAI's webhook would choose a random name but keeps ours, and where no webhook runs the binder requires
-    one."""
-    if not is_share(spec):
-        return {}
-    device = spec.devices[0]
-    fraction = {GPU_FRACTION: f"{device.milli_gpus / 1000:g}"} if device.milli_gpus else {}
-    share = fraction or {GPU_MEMORY: str(device.memory_mib)}
-    return {**share, SHARED_CONFIG: _share_config(spec)}
 
 
 def _share_config(spec: PodSpec) -> str:

@@ -31,7 +31,8 @@ GIVES_DEVICES = frozenset((
 ))  # fmt: skip
 
 _REFERENCE = re.compile(r"\$?\$\([A-Za-z_][A-Za-z0-9_]*\)")
-_PLAIN_LABEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_PLAIN = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_PLAIN_LABEL = re.compile(f"{_PLAIN}=(?:{_PLAIN})?")
 
 
 def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def pod(
     share, IMAGE_UNKNOWN without an image, NOT_SUPPORTED for a resource that jobs may not request."""
     metadata = _metadata(spec, profile, spec.name)
     # Users' labels are free text, and Kubernetes refuses a pod with an invalid label: such labels are an annotation.
-    plain = {key: value for key, value in spec.labels.items() if _is_plain(key, value)}
+    plain = {key: value for key, value in spec.labels.items() if _PLAIN_LABEL.fullmatch(f"{key}={value}")}
     rest = without(spec.labels, *plain)
     metadata["labels"] = {
         **profile.pod_labels,
@@ -225,11 +226,6 @@ def escaped(argument: str) -> str:
 
 def _metadata(spec: PodSpec, profile: ClusterProfile, name: str) -> dict[str, Any]:
     return profile.metadata(name, spec.project, names.labels_of(spec, profile.installation))
-
-
-def _is_plain(key: str, value: str) -> bool:
-    """Return whether a label's key and value are valid in Kubernetes."""
-    return bool(_PLAIN_LABEL.fullmatch(key)) and (value == "" or bool(_PLAIN_LABEL.fullmatch(value)))
 
 
 def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> dict[str, Any]:

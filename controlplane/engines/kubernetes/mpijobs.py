@@ -32,10 +32,12 @@ OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAIN
 def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
     """Return whether the MPI operator runs the attempt, the same for all its pods. It does not if pods request shares
     of GPUs or mount different claims, because one template serves all hosts."""
-    if not spec.has_equal_mounts:
-        return False
-    is_whole = all(share.milli_gpus == 1000 for share in spec.devices)
-    return mpi.needs_launch(spec) and spec.world_size > 1 and is_whole and profile.gives_to_mpi_operator
+    is_wanted = profile.mpi_operator
+    if is_wanted is None:
+        # Only if jobs have no persistent working directory, which they would lose.
+        is_wanted = profile.has_mpi_operator and not profile.work_storage_class
+    is_uniform = spec.has_equal_mounts and all(share.milli_gpus == 1000 for share in spec.devices)
+    return is_wanted and is_uniform and mpi.needs_launch(spec) and spec.world_size > 1
 
 
 def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
@@ -131,7 +133,10 @@ def _replicas(count: int, pod: RawView, spec: PodSpec) -> dict[str, Any]:
     body["schedulingGates"] = [{"name": names.PLACE_GATE}]
     body["containers"] = [{**main, "env": [_variable(each, spec) for each in main["env"]]}]
     if "initContainers" in body:
-        body["initContainers"] = [_waiting(each, spec) for each in body["initContainers"]]
+        body["initContainers"] = [
+            {**one, "command": [*one["command"][:2], *hosts(spec)]} if one["name"] == mpi.WAITING else one
+            for one in body["initContainers"]
+        ]
     return {"replicas": count, "restartPolicy": "Never", "template": {"metadata": metadata, "spec": body}}
 
 
@@ -146,12 +151,6 @@ def _variable(each: RawView, spec: PodSpec) -> dict[str, Any]:
 
 def _is_own(variable: RawView) -> bool:
     return variable["name"] in OWN_WORDS and "value" in variable
-
-
-def _waiting(container: RawView, spec: PodSpec) -> dict[str, Any]:
-    if container["name"] != mpi.WAITING:
-        return dict(container)
-    return {**container, "command": [*container["command"][:2], *hosts(spec)]}
 
 
 def _gpus(pod: RawView, resource: str) -> int:

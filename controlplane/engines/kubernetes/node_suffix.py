@@ -7,6 +7,7 @@ The wrapped engine and the cluster use the cluster's own names; callers see only
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from controlplane.clusters.node_names import name_here, name_there
@@ -25,7 +26,9 @@ class RenamedNodes:
     engine."""
 
     def __init__(self, engine: Engine, suffix: str) -> None:
-        self._engine, self._suffix = engine, suffix
+        self._engine = engine
+        # The name of a node for callers, and in the cluster.
+        self._here, self._there = partial(name_here, suffix=suffix), partial(name_there, suffix=suffix)
         # By pod: the original report, and the renamed one, because most reports are the same objects as before.
         self._known: dict[str, tuple[PodReport, PodReport]] = {}
 
@@ -71,9 +74,3 @@ class RenamedNodes:
 
     def _renamed(self, report: PodReport) -> PodReport:
         return replace(report, node=self._here(report.node))
-
-    def _here(self, theirs: str) -> str:
-        return name_here(theirs, self._suffix)
-
-    def _there(self, ours: str) -> str:
-        return name_there(ours, self._suffix)

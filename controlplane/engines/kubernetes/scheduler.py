@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -90,12 +89,12 @@ class KaiScheduler(Scheduler):
     def with_status(
         self, reports: Collection[PodReport], pods: Mapping[str, Raw], now: datetime
     ) -> tuple[PodReport, ...]:
-        until = self._groups.start() + SYNC_SECONDS
+        self._groups.start()
         # Events read at the start are kept, so that evictions of pods still present are reported with their
         # preemptor.
         self._evictions.start()
         for watch in (self._groups, self._evictions):
-            watch.wait_listed(max(0.0, until - time.monotonic()))
+            watch.wait_listed(SYNC_SECONDS)
         verdicts = self._groups.items()
         evictions = dict(found for found in self._evictions.items().values() if found is not None)
         # In an incomplete list a missing group may exist.

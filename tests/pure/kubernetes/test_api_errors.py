@@ -103,7 +103,7 @@ def refusal(status: int, message: str, reason: str = "Forbidden", **details: Any
             ),
             base.NOT_PERMITTED,
             False,
-            "account system:serviceaccount:ours:web may not create pods in namespace yard-a",
+            'account system:serviceaccount:ours:web may not create pods in the namespace "yard-a". Grant',
         ),
         (
             refusal(
@@ -112,7 +112,7 @@ def refusal(status: int, message: str, reason: str = "Forbidden", **details: Any
             ),
             base.NOT_PERMITTED,
             False,
-            "may not list queues.scheduling.run.ai in the cluster",
+            "may not list queues.scheduling.run.ai at the cluster scope. Grant",
         ),
         (
             refusal(
