@@ -58,7 +58,7 @@ class Pod:
 
     def __post_init__(self) -> None:
         client = ClockClient(self.url, self.cluster_ms)
-        self.copier = LogCopier(client, self.source, drain_seconds=1.0)
+        self.copier = LogCopier(client, self.source)
 
     def cluster_ms(self) -> int:
         return self.clock() if self.clock else self.now_ms

@@ -59,8 +59,7 @@ def open_cluster(settings: Mapping[str, Any], state_dir: Path) -> base.Engine:
 
 
 class KubernetesEngine:
-    """The engine for a Kubernetes cluster. All state is in the cluster's objects; memory holds only caches.
-    Thread-safe."""
+    """The engine for a Kubernetes cluster. Thread-safe."""
 
     def __init__(self, settings: Mapping[str, Any], state_dir: Path, *, access: Access | None = None) -> None:
         self._profile = profile_from(settings)

@@ -104,11 +104,9 @@ class LogCopier:
         look: Callable[[str], LogSource | None],
         *,
         most_streams: int | None = None,
-        drain_seconds: float = DRAIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client, self._look = client, look
-        self._drain_seconds, self._clock = drain_seconds, clock
+        self._client, self._look, self._clock = client, look, clock
         most = most_streams or log_streams.most_streams()
         # A part of the streams is reserved for ended pods: they wait to be deleted, and their logs are read
         # quickly.
@@ -335,7 +333,7 @@ class LogCopier:
         if wanted.ended_at is None or isinstance(error, (aiohttp.ClientConnectionError, EngineUnreachable)):
             # Time in which the API server is unreachable does not count.
             wanted.ended_at = now
-        patience_seconds = self._drain_seconds
+        patience_seconds = DRAIN_SECONDS
         if isinstance(error, LogNotThere):
             patience_seconds = MISSING_SECONDS if is_removed(str(error)) else AWAY_SECONDS
         # 400: the container does not exist, not yet or no longer.

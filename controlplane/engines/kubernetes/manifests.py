@@ -43,22 +43,18 @@ def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
 
 
 def beside(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the objects that must exist before the pod, apart from the anchor. `made`: the anchor as the cluster
-    returned it."""
-    found = [service(spec, profile, made)] if has_service(spec) else []
+    """Return the objects that must exist before the pod, apart from the anchor: the headless service that gives each
+    rank a host name, and the claim of its working directory. `made`: the anchor as the cluster returned it."""
+    found = []
+    if has_service(spec):
+        selected = {names.JOB_ID: spec.job_id, names.ATTEMPT: str(spec.attempt)}
+        metadata = _metadata(spec, profile, names.service_name(spec.job_id, spec.attempt))
+        metadata["ownerReferences"] = [owner(made)]
+        # Ranks look each other up before any of them is ready, so their addresses must be published at once.
+        body = {"clusterIP": "None", "selector": selected, "publishNotReadyAddresses": True}
+        found.append(names.manifest("Service", metadata, spec=body))
     claim = work_claim(spec, profile)
     return [*found, claim] if claim else found
-
-
-def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headless service that gives each rank a host name, even before its pod is ready. `made`: the
-    anchor."""
-    selected = {names.JOB_ID: spec.job_id, names.ATTEMPT: str(spec.attempt)}
-    metadata = _metadata(spec, profile, names.service_name(spec.job_id, spec.attempt))
-    metadata["ownerReferences"] = [owner(made)]
-    # Ranks look each other up before any of them is ready, so their addresses must be published at once.
-    body = {"clusterIP": "None", "selector": selected, "publishNotReadyAddresses": True}
-    return names.manifest("Service", metadata, spec=body)
 
 
 def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:

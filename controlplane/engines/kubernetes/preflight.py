@@ -22,6 +22,7 @@ from controlplane.engines.kubernetes import dcgm, names, rbac
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.prometheus import prometheus_of
 from controlplane.engines.kubernetes.rbac import Rule
+from controlplane.engines.kubernetes.sanitize import count
 from controlplane.engines.kubernetes.tenancy import cluster_roles
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access, access_from
@@ -407,8 +408,7 @@ def _has_kind(client: Client, kind: str) -> bool:
 
 def _number(text: Any) -> int:
     """Return the whole number in a text such as "34+"; 0 if it is none."""
-    digits = str(text or "").rstrip("+")
-    return int(digits) if digits.isascii() and digits.isdecimal() else 0
+    return count(str(text or "").rstrip("+"))
 
 
 # If one of these fails, the other steps would give no information.

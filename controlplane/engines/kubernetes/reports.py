@@ -9,6 +9,7 @@ responding frees nothing.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -70,31 +71,31 @@ _START_FAILURES: tuple[tuple[str, str, int | None, str], ...] = (
 # fmt: on
 _VOLUME = re.compile(r"persistentvolumeclaim|volume", re.IGNORECASE)
 _STEPS = {code_delivery.CONTAINER: "Fetches its code.", mpi.WAITING: "Waits until its hosts answer."}
-_SIGNALS = {
-    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
-    11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
-}  # fmt: skip
+_SIGNALS = {each.value: each.name for each in signal.Signals}
 
 
 def pod_report(raw: Raw, node: Raw | None, now: datetime) -> PodReport:
     """Return the report of one of our pods. `node`: the pod's node, None if the cluster has none of this name; `now`:
     by the API server's clock. For a malformed pod it raises ArithmeticError, AttributeError, LookupError, TypeError or
     ValueError; then call `unreadable`."""
+    container = main_status(raw).get("state") or {}
     if _phase(raw) in TERMINAL:
-        return _final(raw, node)
+        # If the cluster declared it failed while its container ran, it is gone only with its node.
+        is_dead = node is None or OUT_OF_SERVICE in _taints(node)
+        ended = container.get("terminated") or {}
+        return _ended(raw, ended, is_gone=is_dead or "running" not in container)
     if _is_gated(raw):
         return _end(raw, base.STOPPED, "Stopped before it was started.", is_gone=True)
     if not _node_name(raw):
         return _unbound(raw, now)
     if lost := _lost(raw, node, now):
         return _end(raw, base.NODE_LOST, lost, is_gone=True)
-    container = main_status(raw)
-    if "terminated" in (container.get("state") or {}):
+    if "terminated" in container:
         # Only sidecars are still running, such as the proxy of a service mesh.
-        return _ended(raw, container["state"]["terminated"], is_gone=False)
-    if "running" in (container.get("state") or {}):
+        return _ended(raw, container["terminated"], is_gone=False)
+    if "running" in container:
         reason, message = _trouble(raw, node)
-        started_at = _time(container["state"]["running"].get("startedAt"))
+        started_at = _time(container["running"].get("startedAt"))
         return _open(raw, base.RUNNING, reason, message, started_at=started_at)
     return _starting(raw, node, now)
 
@@ -148,14 +149,6 @@ def pinned_node(raw: Raw) -> str:
             if field.get("key") == "metadata.name" and field.get("values"):
                 return str(field["values"][0])
     return ""
-
-
-def _final(raw: Raw, node: Raw | None) -> PodReport:
-    """Return the report of a pod in a final phase. If the cluster declared it failed while its container ran, it
-    counts as gone only when its node is gone or out of service."""
-    state = main_status(raw).get("state") or {}
-    is_dead = node is None or OUT_OF_SERVICE in _taints(node)
-    return _ended(raw, state.get("terminated") or {}, is_gone=is_dead or "running" not in state)
 
 
 def _ended(raw: Raw, ended: Raw, *, is_gone: bool) -> PodReport:
