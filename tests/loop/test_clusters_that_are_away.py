@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.engines.base import EngineUnreachable
-from controlplane.engines.kubernetes import liveness
+from controlplane.engines.kubernetes import cluster_cache
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.loop import cycle
 from controlplane.loop.claims import is_fresh
@@ -61,7 +61,7 @@ users: [{{name: u, user: {{token: t}}}}]
 @pytest.mark.parametrize("away", [black_hole, refusing])
 def test_the_jobs_of_a_cluster_that_answers_start_at_once(plant, tmp_path: Path, away, monkeypatch):
     """Also in the first cycle of a worker, when nothing is known of the other cluster yet."""
-    monkeypatch.setattr(liveness, "ANSWER_SECONDS", 2)
+    monkeypatch.setattr(cluster_cache, "ANSWER_SECONDS", 2)
     job = make_job(make_project())
     # it comes first: clusters are worked through by key
     other = Cluster.objects.create(pk=plant.cluster.pk - 1, name="away", engine="kubernetes", settings={})
@@ -164,17 +164,17 @@ def test_a_plan_as_slow_as_the_last_one_keeps_the_lease_from_another_process(pla
 
 
 def test_one_that_answers_no_more_is_waited_for_once(monkeypatch):
-    monkeypatch.setattr(liveness, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_cache, "ANSWER_SECONDS", 0.1)
     answer = threading.Event()
     waits = []
     with ending(answer):
-        probe = liveness.Probe(answer.wait)
+        probe = cluster_cache.Probe(answer.wait)
         for _ in range(3):
             began = time.monotonic()
             with pytest.raises(EngineUnreachable):
                 probe.require_answer(15)
             waits.append(time.monotonic() - began)
-            monkeypatch.setattr(liveness, "ANSWER_SECONDS", 30)  # what a second wait would take
+            monkeypatch.setattr(cluster_cache, "ANSWER_SECONDS", 30)  # what a second wait would take
     assert waits[0] >= 0.1
     assert max(waits[1:]) < 30
 
@@ -186,7 +186,7 @@ def test_one_that_answers_again_is_heard():
         if not answers[0]:
             raise EngineUnreachable("away")
 
-    probe = liveness.Probe(ask)
+    probe = cluster_cache.Probe(ask)
 
     def is_there() -> bool:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from controlplane.engines.kubernetes import cache_fill, data_pod_objects
+from controlplane.engines.kubernetes import cache_fill, data_pod_objects, manifests
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.data_pods import START_SECONDS, DataPod, phase_of
 from controlplane.kubernetes_api.client import Client
@@ -76,21 +76,23 @@ class CacheVolume:
         return keys
 
     def trouble(self) -> str:
-        """Return what is wrong with the claim, a code of storage.claims; "" if nothing is. Raise Blocked if the
-        cluster refuses the request."""
+        """Return what is wrong with the claim, a code of storage.claims; "" if nothing is. Raises as `DataPod`."""
         found = self._pod.claim(self._claim.name)
         return CLAIM_DELETED if found is None else trouble_of(found)
 
     def delete(self) -> None:
-        """Delete the claim with all caches on it; does nothing if it is gone. Raise Blocked if the cluster refuses
-        the request."""
+        """Delete the claim with all caches on it; does nothing if it is gone. Raises as `DataPod`."""
         self._pod.remove()
         self._pod.delete_claim(self._claim.name)
 
     def _require_claim(self) -> None:
         """Create the claim if it is missing. Raise Blocked if the cluster lost its volume, because no pod would
         start."""
-        is_new = self._pod.create(data_pod_objects.cache_claim(self._project, self._profile, self._claim))
+        claim, profile = self._claim, self._profile
+        metadata = data_pod_objects.metadata_of(claim.name, self._project, profile)
+        storage_class = claim.storage_class or profile.cache_storage_class
+        size = str(claim.size_bytes) if claim.size_bytes else profile.cache_size
+        is_new = self._pod.create(manifests.claim_of(metadata, claim.access_mode, storage_class, size))
         if not is_new and self.trouble() == CLAIM_LOST:
             words = f"The cluster lost its PersistentVolume. Delete the claim {self._claim.name}; it is created again."
             raise Blocked(CLAIM_LOST, words)
@@ -113,9 +115,10 @@ class CacheVolume:
         keys: Sequence[str] | None = None
         words = "The log of the pod that fills caches was not read to its end."
         try:
-            for said in self._pod.printed(
+            printed = self._pod.printed(
                 budget, _REASONS, "fill_failed", is_passing=True, seconds=START_SECONDS
-            ):
+            )
+            for said in printed:
                 keys = said.get("keys", keys)
                 if "progress" in said:
                     report(*said["progress"])

@@ -15,10 +15,9 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TypeAlias
 
-from controlplane.engines.base import RUNNING, EngineUnreachable, PodReport
+from controlplane.engines.base import RUNNING, EngineRefused, EngineUnreachable, PodReport
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.config import ClusterProfile
-from controlplane.engines.kubernetes.liveness import Probe
 from controlplane.engines.kubernetes.manifests import without
 from controlplane.engines.kubernetes.reports import (
     NODE_GONE_SECONDS,
@@ -29,6 +28,7 @@ from controlplane.engines.kubernetes.reports import (
     unreadable,
 )
 from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw, key_of
 from controlplane.kubernetes_api.reflector import Reflector
 
@@ -41,6 +41,8 @@ SHORT_WAIT_SECONDS = 0.7
 # If the last contact is older than this, the cached state may be outdated, so the cluster must answer a probe before it
 # is used.
 STALE_SECONDS = 15.0
+# A reachable cluster answers a probe within this time; an unreachable one delays only one caller once.
+ANSWER_SECONDS = 0.5
 MOST_WARNED = 1000  # messages
 # Servers send a bookmark about every minute, so a watch that receives nothing for longer than this does not work.
 SILENCE_SECONDS = 150.0
@@ -229,6 +231,49 @@ class Absences:
             absent_seconds = self._clock() - self._since.setdefault(name, self._clock())
         is_young = name and absent_seconds <= NODE_GONE_SECONDS
         return {"spec": {"taints": [{"key": SILENT_NODE_TAINTS[0]}]}} if is_young else None
+
+
+class Probe:
+    """Calls `ask`, which raises if the cluster does not answer, on a thread of its own; one call at a time.
+    Thread-safe."""
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        self._ask, self._lock = ask, threading.Lock()
+        self._asking: threading.Thread | None = None
+        self._answered_at, self._trouble = float("-inf"), ""
+
+    def require_answer(self, fresh_seconds: float) -> None:
+        """Raise EngineUnreachable unless the last successful probe is at most `fresh_seconds` old. Otherwise start a
+        new probe; wait for it, at most ANSWER_SECONDS, only if the previous one succeeded."""
+        if self._is_fresh(fresh_seconds):
+            return
+        with self._lock:
+            # Wait for an unreachable cluster only once, because the loop has other clusters to serve.
+            wait_seconds = 0.0 if self._trouble else ANSWER_SECONDS
+            if self._asking is None or not self._asking.is_alive():
+                self._asking = threading.Thread(target=self._run, name="probe", daemon=True)
+                self._asking.start()
+            asking = self._asking
+        asking.join(wait_seconds)
+        with self._lock:
+            if not self._is_fresh(fresh_seconds):
+                self._trouble = self._trouble or "The cluster does not answer."
+                raise EngineUnreachable(self._trouble)
+
+    def _is_fresh(self, seconds: float) -> bool:
+        return time.monotonic() - self._answered_at <= seconds
+
+    def _run(self) -> None:
+        # Remains if `ask` raises an unexpected exception, which ends only this thread.
+        trouble = "It could not be checked."
+        try:
+            self._ask()
+            trouble, self._answered_at = "", time.monotonic()
+        except (ApiError, EngineUnreachable, EngineRefused) as error:
+            trouble = str(error)
+        finally:
+            with self._lock:
+                self._trouble = trouble
 
 
 # By the pod's uid: the pod and its node, as the store had them, and the report, which is valid while both are the same

@@ -55,8 +55,7 @@ def _step(
 
 
 def failure(status: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return (reason, message) if this status of an init container shows that the code could not be delivered; None
-    for any other."""
+    """Return (reason, message) if this status of an init container shows that the code was not delivered, else None."""
     ended = (status.get("state") or {}).get("terminated") or {}
     if status.get("name") != CONTAINER or not ended.get("exitCode"):
         return None

@@ -1,5 +1,4 @@
-"""The pods that work for the control plane on a project's claim: to fill its caches, or to read what its jobs
-wrote; and the claim of the caches.
+"""The pods that work for the control plane on a project's claim: to fill its caches, or to read what its jobs wrote.
 
 No I/O, except that a pod's program is read from its file once.
 """
@@ -21,14 +20,6 @@ CACHE_POD, CACHE_TASK, CACHE_ROOT = "trainyard-cache-filler", "trainyard.io/cach
 def cache_pod_name(claim: str) -> str:
     """Return the name of the pod that works on the caches of a claim; one per claim."""
     return CACHE_POD + claim.removeprefix(CACHE_CLAIM)
-
-
-def cache_claim(project: str, profile: ClusterProfile, claim: CacheClaim) -> dict[str, Any]:
-    """Return the PersistentVolumeClaim of a volume for caches of a project."""
-    metadata = _metadata(claim.name, project, profile)
-    storage_class = claim.storage_class or profile.cache_storage_class
-    size = str(claim.size_bytes) if claim.size_bytes else profile.cache_size
-    return manifests.claim_of(metadata, claim.access_mode, storage_class, size)
 
 
 def cache_pod(project: str, profile: ClusterProfile, claim: CacheClaim, task: CacheTask) -> dict[str, Any]:
@@ -104,11 +95,11 @@ def pod(
         "containers": [manifests.without_empty(container)],
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
     }
-    metadata = _metadata(name, project, profile, **labels)
+    metadata = metadata_of(name, project, profile, **labels)
     return names.manifest("Pod", metadata, spec=manifests.without_empty(body))
 
 
-def _metadata(name: str, project: str, profile: ClusterProfile, **more: str) -> dict[str, Any]:
+def metadata_of(name: str, project: str, profile: ClusterProfile, **more: str) -> dict[str, Any]:
     """Return metadata without our label of jobs' pods, so that the engine does not report this object as a pod of a
     job."""
     labels = {names.MANAGED_BY: FIELD_MANAGER, names.PROJECT: project, names.DATA_OF: profile.installation}

@@ -31,7 +31,8 @@ UNREAD_SECONDS = 60.0
 
 class DataPod:
     """One pod that works on claims for the control plane. `work`: what it does, for messages, such as "fills
-    caches"."""
+    caches". Unless stated otherwise, methods raise Blocked if the cluster refuses a request, and Unreachable if it does
+    not answer."""
 
     def __init__(self, client: Client, namespace: str, name: str, work: str) -> None:
         self._client, self._name, self._work = client, name, work
@@ -40,8 +41,7 @@ class DataPod:
         self.path = f"{self._pods}/{name}"
 
     def create(self, body: Mapping[str, Any]) -> bool:
-        """Create an object in the cluster; return False if it exists already. Raise Blocked if the cluster refuses
-        it."""
+        """Create an object in the cluster; return False if it exists already."""
         with _refusals():
             try:
                 self._client.create(names.list_path(body["kind"], body["metadata"]["namespace"]), body)
@@ -53,17 +53,15 @@ class DataPod:
         return False
 
     def found(self) -> Raw | None:
-        """Return the pod's object, None if there is none. Raise Blocked if the cluster refuses the request."""
+        """Return the pod's object, None if there is none."""
         return self._read(self.path)
 
     def claim(self, name: str) -> Raw | None:
-        """Return a claim in the pod's namespace, None if there is none. Raise Blocked if the cluster refuses the
-        request."""
+        """Return a claim in the pod's namespace, None if there is none."""
         return self._read(f"{self._claims}/{name}")
 
     def delete_claim(self, name: str) -> None:
-        """Delete a claim in the pod's namespace; does nothing if it is gone. Raise Blocked if the cluster refuses the
-        request."""
+        """Delete a claim in the pod's namespace; does nothing if it is gone."""
         with _refusals():
             self._client.delete(f"{self._claims}/{name}")
 
@@ -72,14 +70,12 @@ class DataPod:
             return self._client.find(path, query)
 
     def others(self, **selectors: str) -> Sequence[Raw]:
-        """Return the other pods of the namespace. `selectors`: labelSelector, fieldSelector. Raise Blocked if the
-        cluster refuses the request."""
+        """Return the other pods of the namespace. `selectors`: labelSelector, fieldSelector."""
         found = self._read(self._pods, selectors) or {"items": []}
         return [pod for pod in found["items"] if pod["metadata"]["name"] != self._name]
 
     def remove_older(self, seconds: float, label_selector: str) -> None:
-        """Delete other pods that match and are older than `seconds`, because their callers died before they deleted
-        them. Raise Blocked if the cluster refuses to list them."""
+        """Delete other pods that match and are older than `seconds`: their callers died before they deleted them."""
         for pod in self.others(labelSelector=label_selector):
             made_at = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
             if (self._client.server_time() - made_at).total_seconds() > seconds:

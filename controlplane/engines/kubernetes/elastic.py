@@ -1,5 +1,4 @@
-"""The parts that only elastic pods have: a directory for the membership, and an address for the other workers. No
-I/O."""
+"""What only elastic pods have: a directory for the membership, and an address for the other workers. No I/O."""
 
 from __future__ import annotations
 
@@ -38,6 +37,5 @@ def volumes(spec: PodSpec, profile: ClusterProfile) -> Volumes:
 
 
 def agent_command() -> tuple[str, ...]:
-    """Return the command that the engine runs by exec beside an elastic pod's program, to exchange membership
-    (member_agent.py)."""
+    """Return the command that the engine runs by exec beside an elastic pod's program (member_agent.py)."""
     return (*python(member_agent), DIRECTORY)

@@ -363,8 +363,7 @@ class KubernetesEngine:
         return log_path(self._logs_dir, *parts)
 
     def _log_source(self, pod_name: str) -> LogSource | None:
-        """Return where the copier finds a pod's log, by the last known state of the pod; None if there is no such
-        pod."""
+        """Return where the copier finds a pod's log, by the pod's last known state; None if there is no such pod."""
         pod = self._watching.last_seen(pod_name)
         if pod is None:
             return None

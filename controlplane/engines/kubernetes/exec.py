@@ -8,7 +8,6 @@ import socket
 import struct
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 
@@ -75,7 +74,8 @@ class _Exec:
         # Set when the command runs or could not be started.
         self._decided = threading.Event()
         self._has_output = self._is_closed = False
-        self._status: dict[str, Any] | None = None
+        # Of an ended command its exit code, if known; of one that could not be started the server's reason.
+        self._has_ended, self._exit_code, self._refusal = False, None, ""
         output = "tty" if self.is_terminal else "stderr"
         streams = [("stdin", "true"), ("stdout", "true"), (output, "true")]
         query = [*streams, *_command(script, self._mark, *command)]
@@ -102,8 +102,8 @@ class _Exec:
         if self._is_closed:
             return None
         self._is_closed = True
-        exit_code = self._exit_code()
-        if self._status is None or self.is_terminal:
+        exit_code = self._exit_code
+        if self.is_terminal or not self._has_ended:
             # Done first, because the session can no longer be identified once its leader is gone with the
             # connection.
             self._end_session()
@@ -134,23 +134,15 @@ class _Exec:
             self._decided.set()
             return data if self.is_terminal else _PIECE.pack(channel, len(data)) + data
         if channel == _STATUS and data:
-            self._status = orjson.loads(data)
+            status = orjson.loads(data)
+            causes = (status.get("details") or {}).get("causes") or ()
+            codes = [cause.get("message", "") for cause in causes if cause.get("reason") == "ExitCode"]
+            code = "0" if status.get("status") == "Success" else "".join(codes[:1])
+            self._exit_code = int(code) if code.isdecimal() else None
+            self._refusal = "" if code.isdecimal() else str(status.get("message") or "no reason was given")
+            self._has_ended = True
             self._decided.set()
         return b""
-
-    def _exit_code(self) -> int | None:
-        """Return the command's exit code; None if it has not ended or was not started."""
-        if self._status is None or self._status.get("status") == "Success":
-            return None if self._status is None else 0
-        causes = (self._status.get("details") or {}).get("causes") or ()
-        codes = [cause.get("message", "") for cause in causes if cause.get("reason") == "ExitCode"]
-        return int(codes[0]) if codes and codes[0].isdecimal() else None
-
-    def _refusal(self) -> str:
-        """Return why the server did not start the command; "" if it runs or has run."""
-        if self._status is None or self._exit_code() is not None:
-            return ""
-        return str(self._status.get("message") or "no reason was given")
 
 
 class PodShell(_Exec):
@@ -161,7 +153,7 @@ class PodShell(_Exec):
         super().__init__(access, namespace, pod, _START)
         self.resize(columns, rows)
         self._decided.wait(_FIRST_WORD_SECONDS)
-        if not self._has_output and (words := self._refusal()):
+        if not self._has_output and (words := self._refusal):
             self.close()
             is_absent = "executable file not found" in words or "no such file" in words
             code = NO_SHELL if is_absent else base.POD_NOT_RUNNING
@@ -182,7 +174,7 @@ class PodProcess(_Exec):
     is_terminal = False
 
     def __init__(self, access: Access, namespace: str, pod: str, command: Sequence[str]) -> None:
-        self._unread, self._is_refusal_read = bytearray(), False
+        self._unread = bytearray()
         super().__init__(access, namespace, pod, _RUN, command)
 
     def input_fileno(self) -> int:
@@ -198,8 +190,8 @@ class PodProcess(_Exec):
         except BlockingIOError:
             return base.STDOUT, b""
         self._unread += received
-        if not received and not self._is_refusal_read and (words := self._refusal()):
-            self._is_refusal_read = True
+        if not received and self._refusal:
+            words, self._refusal = self._refusal, ""
             return base.STDERR, f"{words}\n".encode()
         if (piece := self._piece()) is None and not received:
             raise EOFError

@@ -124,11 +124,8 @@ def _taken(
             taken.update({name: unit(requests(pod, name)) for name, unit in units.items() if name != free})
         except ValueError:
             # An unreadable pod must not make its node disappear.
-            name = f"{namespace}/{pod['metadata'].get('name')}"
-            words = (
-                f"Pod {name} on it requests an invalid quantity: no new pods are sent there while it exists."
-            )
-            odd = odd or words
+            why = "requests an invalid quantity: no new pods are sent there while it exists."
+            odd = odd or f"Pod {namespace}/{pod['metadata'].get('name')} on it {why}"
     return taken, odd
 
 
@@ -177,8 +174,7 @@ def _request(container: RawView, resource: str) -> Fraction:
 
 
 def _is_for_work(node: RawView, profile: ClusterProfile) -> bool:
-    """Return whether our pods can run on this node at all: its labels match the setting, and it is no control plane
-    node."""
+    """Return whether our pods can run on this node at all: its labels match, and it is no control plane node."""
     labels = node["metadata"].get("labels") or {}
     # A profile that tolerates the control plane's taint makes control plane nodes workers.
     is_kept_apart = any(taint.get("key") in NOT_FOR_WORK for taint in _untolerated(node, profile))
@@ -211,8 +207,7 @@ def _closure(node: RawView, profile: ClusterProfile) -> str:
 
 
 def _interruption(node: RawView) -> int | None:
-    """Return the shortest time in seconds in which the provider takes the node away after its notices; None without a
-    notice."""
+    """Return in how many seconds, at the earliest, the provider takes the node away; None without a notice."""
     taints = (node.get("spec") or {}).get("taints") or ()
     found = [INTERRUPTION_TAINTS[key] for taint in taints if (key := taint.get("key")) in INTERRUPTION_TAINTS]
     for condition in (node.get("status") or {}).get("conditions") or ():

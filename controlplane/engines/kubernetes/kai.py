@@ -109,8 +109,7 @@ def _devices(milli_gpus: int | None) -> float:
 
 
 def priority_class(priority: int) -> dict[str, Any]:
-    """Return the PriorityClass of jobs with this priority; KAI takes a job's priority in its queue from the class's
-    value."""
+    """Return the PriorityClass of jobs with this priority, from whose value KAI takes their order in a queue."""
     return names.manifest(
         "PriorityClass",
         {"name": f"{PRIORITY_CLASS}{priority}", "labels": {names.MANAGED_BY: FIELD_MANAGER}},
@@ -245,10 +244,9 @@ def _from_words(words: str) -> Verdict:
         numbers = {"pods": int(gang[2]), "pods_that_fit": int(gang[1])}
         return Verdict(reasons.GANG_DOES_NOT_FIT, words, numbers)
     short_of = [resource for text, resource in _SHORT_OF.items() if text in words]
-    # Also matches GPU memory.
-    if "resources: GPU" in words or not short_of:
-        return Verdict(reasons.CLUSTER_FULL, words)
-    return Verdict(reasons.CLUSTER_FULL, words, {"resource": short_of[0]})
+    # With GPUs or GPU memory short, the code says enough.
+    numbers = {"resource": short_of[0]} if short_of and "resources: GPU" not in words else {}
+    return Verdict(reasons.CLUSTER_FULL, words, numbers)
 
 
 TAKEN = "The cluster's scheduler gave its resources to other work."

@@ -116,7 +116,7 @@ class LogCopy:
             self.cursor.take_store(page.lines)
             self._size = self._checked_size = self._writer.size
             if page.lines:
-                self.gaps = GapRule(page.lines[-1].time_ms)
+                self.gaps = GapRule(page.lines[-1].time_ms, is_judged=True)
 
     async def _read_current(self) -> None:
         is_full = self._writer.size >= self.most_bytes

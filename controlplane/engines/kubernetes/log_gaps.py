@@ -43,10 +43,8 @@ class GapRule:
     _covered_ms: int | None = None
     # How long no stream was open before `_open_ms`: output of this time may be missing.
     _unseen_ms: int = 0
-    _is_judged: bool = False
-
-    def __post_init__(self) -> None:
-        self._is_judged = self.file_began_ms is not None
+    # Whether the first file needs no judgement any more.
+    is_judged: bool = False
 
     def listen(self, now_ms: int, started_ms: int | None) -> None:
         """Record that a stream was opened at `now_ms`. `started_ms`: the container's start, None if unknown."""
@@ -65,7 +63,7 @@ class GapRule:
     def take(self, pieces: Sequence[Piece], *, is_torn: bool = False) -> list[str]:
         """Record `pieces`, at least one, that were read, and return the messages of gaps before them. `is_torn`: the
         node no longer has the piece that was read before them."""
-        if not self._is_judged:
+        if not self.is_judged:
             self.first_ms = pieces[0][0] if self.first_ms is None else self.first_ms
             self._last_ms = pieces[-1][0]
             self._size += sum(len(text) for _, _, text in pieces)
@@ -82,8 +80,8 @@ class GapRule:
     def judge(self, *, is_end: bool = False) -> list[str]:
         """Return the message of the gap before the first file that was read, once that can be decided; [] before, if
         nothing is missing, and in later calls. `is_end`: the container's output is complete, so decide now."""
-        may_be_gone = None if self._is_judged else self.may_be_gone(is_end=is_end)
-        self._is_judged = self._is_judged or may_be_gone is not None
+        may_be_gone = None if self.is_judged else self.may_be_gone(is_end=is_end)
+        self.is_judged = self.is_judged or may_be_gone is not None
         return [f"output may be missing before {time_of(self.seen_ms)}: {MAY_BE_GONE}"] if may_be_gone else []
 
     @property

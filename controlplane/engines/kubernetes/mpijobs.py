@@ -47,8 +47,7 @@ def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
 
 
 def mpi_job_name(spec: PodSpec) -> str:
-    """Return the MPIJob's name: that of the attempt's service, because the operator names its service after the
-    MPIJob."""
+    """Return the MPIJob's name: that of the attempt's service, which the operator names after the MPIJob."""
     return names.service_name(spec.job_id, spec.attempt)
 
 

@@ -31,8 +31,7 @@ def python(program: ModuleType, *below: ModuleType) -> tuple[str, ...]:
 
 
 def last_line(ended: Mapping[str, Any]) -> str:
-    """Return the last line of a container's termination message, "" without one. `ended`: the container's
-    `terminated` state."""
+    """Return the last line of a container's termination message, "" without one. `ended`: its `terminated` state."""
     return "".join(str(ended.get("message") or "").strip().splitlines()[-1:])
 
 

@@ -203,9 +203,8 @@ def _rights(client: Client, profile: ClusterProfile) -> Iterator[Check]:
     for rule, verbs in denied.items():
         missing = str(Rule(rule.group, rule.resource, tuple(verbs), "", names=rule.names))
         outcome = WARNING if rule.when == rbac.OPTIONAL else FAILED
-        yield Check(
-            "rights", outcome, f"Trainyard's account may not {missing} in all namespaces.", rule.without_it
-        )
+        words = f"Trainyard's account may not {missing} in all namespaces."
+        yield Check("rights", outcome, words, rule.without_it)
     if not denied:
         yield Check("rights", OK, "Trainyard's account has all the rights that it needs.")
 
@@ -237,8 +236,7 @@ def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _may_make(client: Client, body: dict[str, Any]) -> bool:
-    """Return whether our account may create the object, by a dry run: the server refuses to grant rights that the
-    account lacks."""
+    """Return whether our account may create the object, by a dry run: it may not grant rights that it lacks."""
     try:
         client.create(names.list_path(body["kind"]), body, dry_run=True)
     except ApiError as error:

@@ -251,9 +251,9 @@ def _unbound(raw: Raw, now: datetime) -> PodReport:
     """Return the report of a pod without a node. One that is being deleted has ended, because the API server binds no
     such pod."""
     if raw["metadata"].get("deletionTimestamp"):
-        if _is_stopped(raw):
-            return _end(raw, base.STOPPED, "Stopped before it was started.", is_gone=True)
-        return _end(raw, base.POD_DELETED, "The pod was deleted before it had a node.", is_gone=True)
+        stopped = base.STOPPED, "Stopped before it was started."
+        deleted = base.POD_DELETED, "The pod was deleted before it had a node."
+        return _end(raw, *(stopped if _is_stopped(raw) else deleted), is_gone=True)
     condition = condition_of(raw, "PodScheduled")
     words = str(condition.get("message", ""))
     message = _said("The cluster's scheduler has not bound it", words) if words else "Waits for its node."

@@ -132,7 +132,5 @@ class KaiScheduler(Scheduler):
             return Verdict(ENGINE_UNREACHABLE, f"KAI's pod groups cannot be read: {trouble}")
         if not (trouble := self._evictions.trouble):
             return said
-        words = f"KAI's evictions cannot be read: {trouble}"
-        return (
-            replace(said, message=f"{said.message} {words}") if said else Verdict(ENGINE_UNREACHABLE, words)
-        )
+        said = said or Verdict(ENGINE_UNREACHABLE, "")
+        return replace(said, message=f"{said.message} KAI's evictions cannot be read: {trouble}".lstrip())

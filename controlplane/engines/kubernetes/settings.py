@@ -237,15 +237,10 @@ def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return all settings, with defaults for those that `body` lacks; lists become tuples. Raise SettingsInvalid with
     all errors."""
     settings, errors = fields.read_fields(body, KNOBS, "setting")
-    errors = errors or _check_together(settings)
+    if not errors and settings["pod_security"] != "privileged":
+        words = "Pod security forbids this; set pod_security to privileged with it."
+        refused = (name for name in ("host_network", "host_paths") if settings[name])
+        errors = [FieldError(f"/{name}", "needs_privileged", words) for name in refused]
     if errors:
         raise SettingsInvalid(errors)
     return settings
-
-
-def _check_together(settings: Mapping[str, Any]) -> list[FieldError]:
-    if settings["pod_security"] == "privileged":
-        return []
-    words = "Pod security forbids this; set pod_security to privileged with it."
-    refused = (name for name in ("host_network", "host_paths") if settings[name])
-    return [FieldError(f"/{name}", "needs_privileged", words) for name in refused]

@@ -196,7 +196,7 @@ def test_only_time_in_which_nobody_listened_counts(asked, may_be_gone):
 
 
 def test_a_file_that_began_after_the_one_that_was_read_is_a_gap_once():
-    rule = GapRule(NOON)
+    rule = GapRule(NOON, is_judged=True)
     assert rule.take_file(NOON) == rule.take_file(NOON - 1) == []
     (gap,) = rule.take_file(NOON + 5)
     assert gap.startswith("output may be missing before 2026-11-21T12:00:00.005Z: ")
