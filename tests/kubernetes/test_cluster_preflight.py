@@ -2,7 +2,6 @@
 
 import re
 import socket
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,7 +15,6 @@ from controlplane.engines.kubernetes.rbac import NEEDED
 from tests.kube import KubeCluster
 from tests.servers import free_port
 from tests.serving import serving
-from tests.waiting import patience
 
 
 def look(kubeconfig: str, **settings) -> dict[str, Check]:
@@ -144,10 +142,9 @@ def test_nobody_at_the_address():
 def test_an_address_that_swallows_everything(monkeypatch):
     monkeypatch.setattr(preflight, "SECONDS", 2.0)
     with socket.create_server(("127.0.0.1", 0), backlog=1) as silent:
-        began = time.monotonic()
         found = look(kubeconfig_of(f"http://127.0.0.1:{silent.getsockname()[1]}"))
-        assert found["reachable"].outcome == FAILED
-        assert time.monotonic() - began < patience(3.5)
+    assert found["reachable"].outcome == FAILED
+    assert "takes more than 2 s" in found["reachable"].message
 
 
 class Page(BaseHTTPRequestHandler):

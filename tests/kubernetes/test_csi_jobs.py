@@ -22,7 +22,7 @@ from tests.cast import SYSTEM
 from tests.kube import KubeCluster
 from tests.kubernetes import csi_rig
 from tests.kubernetes.by_hand import Yard
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 from tools.kube.parts import IMAGE
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
@@ -125,7 +125,7 @@ def test_a_program_pauses_while_a_snapshot_is_taken_of_what_it_writes(yard: Yard
 def test_a_volume_that_its_driver_refuses_is_failed_with_the_drivers_words(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datasets.storage.csi.PROVISION_SECONDS", 2.0)
+    monkeypatch.setattr("datasets.storage.csi.PROVISION_SECONDS", patience(2.0))
     project = yard.project()
     fields = {"name": "full", "size": 1 << 24, "storage_class": csi_rig.REFUSING_CLASS}
     volume = create_volume(project, fields, actor=SYSTEM)

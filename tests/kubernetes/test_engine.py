@@ -315,10 +315,7 @@ def test_a_policy_of_the_cluster_refuses_in_its_own_words(case: Case):
     case.kube.must("DELETE", f"/apis/{group}/validatingadmissionpolicies/{name}")
 
 
-def test_a_cluster_that_does_not_answer_is_unreachable_and_not_empty(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(cluster_cache, "SYNC_SECONDS", 0.1)
+def test_a_cluster_that_does_not_answer_is_unreachable_and_not_empty(case: Case):
     text = case.kube.kubeconfig_text.replace(case.kube.url, "https://127.0.0.1:1")
     engine = case.again(access=access_of_kubeconfig(text))
     for call in (engine.nodes, engine.pods, lambda: engine.start(case.spec())):
