@@ -75,7 +75,8 @@ class _Exec:
         self._decided = threading.Event()
         self._has_output = self._is_closed = False
         # Of an ended command its exit code, if known; of one that could not be started the server's reason.
-        self._has_ended, self._exit_code, self._refusal = False, None, ""
+        self._exit_code: int | None = None
+        self._refusal, self._has_ended = "", False
         output = "tty" if self.is_terminal else "stderr"
         streams = [("stdin", "true"), ("stdout", "true"), (output, "true")]
         query = [*streams, *_command(script, self._mark, *command)]

@@ -245,8 +245,8 @@ def _from_words(words: str) -> Verdict:
         return Verdict(reasons.GANG_DOES_NOT_FIT, words, numbers)
     short_of = [resource for text, resource in _SHORT_OF.items() if text in words]
     # With GPUs or GPU memory short, the code says enough.
-    numbers = {"resource": short_of[0]} if short_of and "resources: GPU" not in words else {}
-    return Verdict(reasons.CLUSTER_FULL, words, numbers)
+    short = {"resource": short_of[0]} if short_of and "resources: GPU" not in words else {}
+    return Verdict(reasons.CLUSTER_FULL, words, short)
 
 
 TAKEN = "The cluster's scheduler gave its resources to other work."
