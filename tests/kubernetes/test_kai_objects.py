@@ -153,6 +153,18 @@ def test_queues_of_departments_and_projects_that_are_gone_are_removed(
     assert queues(kube, engine) == {"", ".there", "-a"}
 
 
+def test_the_queue_of_a_project_whose_namespace_is_gone_already_goes_too(
+    kube: KubeCluster, engine: KubernetesEngine
+) -> None:
+    engine.sync_projects((ProjectReport("a", 1000, None, 1000),))
+    assert queues(kube, engine) == {"", "-a"}
+    namespace = names.namespace_path(engine._profile.namespace_of("a"))
+    kube.must("DELETE", namespace)
+    wait_until(lambda: kube.api("GET", namespace)[0] == 404, what="the end of the namespace")
+    engine.forget_project("a")
+    assert queues(kube, engine) == {""}
+
+
 @pytest.mark.parametrize("taken", ["", ".there"])
 def test_a_queue_of_somebody_else_is_left_as_it_is(
     kube: KubeCluster, engine: KubernetesEngine, taken: str, monkeypatch: pytest.MonkeyPatch

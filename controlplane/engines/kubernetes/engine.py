@@ -265,14 +265,8 @@ class KubernetesEngine:
         return inventory.most_parts(self._watching.last_nodes().values())
 
     def forget_project(self, project: str) -> None:
-        path = names.namespace_path(self._profile.namespace_of(project))
-        with refusals(404):
-            found = self.client.get(path)
-            labels = found["metadata"].get("labels") or {}
-            if self._profile.has_made(found) and labels.get(names.PROJECT) == project:
-                self.client.delete(path, uid=found["metadata"]["uid"])
-                self._objects.forget(path)
-            self._scheduler.forget_project(project)
+        self._objects.remove(names.namespace_path(self._profile.namespace_of(project)), project)
+        self._scheduler.forget_project(project)
 
     def close(self) -> None:
         # Closed in this order, because the first ones have threads that use the last ones.

@@ -84,6 +84,17 @@ class Objects:
             self._require_ours("Queue", found, NAME_TAKEN)
         return found or {}
 
+    def remove(self, path: str, project: str = "") -> None:
+        """Delete the object at `path` if it is this installation's and has the label of this project, "" for none.
+        Raise EngineRefused if the server refuses a request."""
+        found = self.read(path)
+        if found is None or names.made_by(found) != self._installation:
+            return
+        if found["metadata"]["labels"].get(names.PROJECT, "") == project:
+            with refusals():
+                self._client.delete(path, uid=found["metadata"]["uid"])
+            self.forget(path)
+
     def forget(self, prefix: str) -> None:
         """Forget that objects whose paths begin with `prefix` exist, because they were removed or changed."""
         with self._lock:

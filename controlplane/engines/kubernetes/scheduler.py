@@ -9,7 +9,6 @@ from typing import Any
 
 from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport, Verdict
 from controlplane.engines.kubernetes import kai, names
-from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.kubernetes_api.client import Client
@@ -61,7 +60,7 @@ class KaiScheduler(Scheduler):
     start with the first `with_status`."""
 
     def __init__(self, client: Client, objects: Objects, profile: ClusterProfile) -> None:
-        self._client, self._objects, self._profile = client, objects, profile
+        self._objects, self._profile = objects, profile
         self._groups = Reflector(
             client,
             names.list_path("PodGroup"),
@@ -112,11 +111,7 @@ class KaiScheduler(Scheduler):
 
     def forget_project(self, project: str) -> None:
         """Delete the project's queue if it is ours. KAI keeps a queue until its pod groups are gone."""
-        path = self._queue_path(project)
-        with refusals(404):
-            found = self._client.get(path)
-            if self._profile.has_made(found):
-                self._client.delete(path, uid=found["metadata"]["uid"])
+        self._objects.remove(self._queue_path(project))
 
     def _queue_path(self, project: str) -> str:
         return f"{names.list_path('Queue')}/{self._profile.namespace_of(project)}"
