@@ -257,11 +257,15 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
 
 
 def _container(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> dict[str, Any]:
+    command, args = list(map(escaped, spec.command)), list(map(escaped, spec.args))
+    if spec.is_host:
+        command, args = ["/bin/sh", f"{mpi.LAUNCH_DIR}/{mpi.HOST_FILE}"], []
     return {
         "name": names.MAIN_CONTAINER,
         "image": image_of(spec, profile),
         "imagePullPolicy": profile.image_pull_policy,
-        **_program(spec),
+        "command": command,
+        "args": args,
         "workingDir": spec.working_dir or WORK_DIR,
         "env": _environment(spec, profile, node),
         "ports": [{"containerPort": port} for port in spec.ports],
@@ -269,12 +273,6 @@ def _container(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
         "securityContext": container_security(profile),
         "volumeMounts": [{"name": name, **mount} for name, (mount, _) in _volumes(spec, profile).items()],
     }
-
-
-def _program(spec: PodSpec) -> dict[str, list[str]]:
-    if spec.is_host:
-        return {"command": ["/bin/sh", f"{mpi.LAUNCH_DIR}/{mpi.HOST_FILE}"]}
-    return {"command": list(map(escaped, spec.command)), "args": list(map(escaped, spec.args))}
 
 
 def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, Any]]:

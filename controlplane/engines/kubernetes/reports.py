@@ -9,7 +9,6 @@ responding frees nothing.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -71,7 +70,10 @@ _START_FAILURES: tuple[tuple[str, str, int | None, str], ...] = (
 # fmt: on
 _VOLUME = re.compile(r"persistentvolumeclaim|volume", re.IGNORECASE)
 _STEPS = {code_delivery.CONTAINER: "Fetches its code.", mpi.WAITING: "Waits until its hosts answer."}
-_SIGNALS = {each.value: each.name for each in signal.Signals}
+_SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+    11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
+}  # fmt: skip
 
 
 def pod_report(raw: Raw, node: Raw | None, now: datetime) -> PodReport:
