@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import ceil, comb
 
@@ -43,7 +43,8 @@ MAX_BRANCHED = 64
 @dataclass(slots=True)
 class _Search:
     """The state of one search. `locals`: the nodes with candidates, by name; `needed`: how many more pods must fit;
-    `steps`: how many are left; `best`, `best_harm`: the best set so far and its cost."""
+    `steps`: how many are left; `best`, `best_harm`: the best set so far and its cost; `offered`, `verdicts`: the sets
+    that were offered, and the policy's verdicts, because a search over several nodes finds the same sets repeatedly."""
 
     request: Request
     policy: VictimPolicy
@@ -52,15 +53,27 @@ class _Search:
     steps: int = MAX_STEPS
     best: frozenset[Candidate] | None = None
     best_harm: Cost | None = None
+    offered: set[frozenset[Candidate]] = field(default_factory=set)
+    verdicts: dict[frozenset[Candidate], bool] = field(default_factory=dict)
+
+    def accepts(self, victims: frozenset[Candidate]) -> bool:
+        """Return whether the policy accepts the set."""
+        verdict = self.verdicts.get(victims)
+        if verdict is None:
+            verdict = self.verdicts[victims] = self.policy.accepts(victims)
+        return verdict
 
     def offer(self, victims: frozenset[Candidate]) -> None:
         """Keep the set if it is the cheapest so far and the policy accepts it."""
+        if victims in self.offered:
+            return
+        self.offered.add(victims)
         if self.policy.required:
             # No job is stopped only to keep a project inside its quota: the rest must be allowed as it is.
             victims = _without_needless(self, victims)
         cost = preemption_cost(victims)
         is_better = self.best_harm is None or cost < self.best_harm
-        if is_better and self.policy.completes(victims) and self.policy.accepts(victims):
+        if is_better and self.policy.completes(victims) and self.accepts(victims):
             self.best, self.best_harm = victims, cost
 
     def result(self) -> frozenset[Candidate] | None:
@@ -285,7 +298,7 @@ def _branch(search: _Search, tree: _Branching, at: int, chosen: frozenset[Candid
     local = tree.nodes[at]
     for more in range(min(missing, local.room_for), 0, -1):
         for victims in _options(search.request, local, more):
-            if search.policy.accepts(chosen | victims):
+            if search.accepts(chosen | victims):
                 _branch(search, tree, at + 1, chosen | victims)
     _branch(search, tree, at + 1, chosen)
 
