@@ -11,7 +11,7 @@ from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.actions.events import announce
 from controlplane.models import Event, Project
-from datasets.manifests import Diff, Manifest, ManifestInvalid, checked, compare, decode, new_contents
+from datasets.manifests import Diff, Manifest, ManifestInvalid, checked, compare, decode
 from datasets.models import Dataset, DatasetTag, DatasetVersion
 from datasets.queries.caches import users_of, uses_of
 from datasets.queries.lake import in_use, lake_of, manifest_named, remember_manifest
@@ -70,7 +70,7 @@ def keep_manifest(dataset: Dataset, stored: bytes) -> tuple[Manifest, int]:
     except ManifestInvalid as error:
         raise invalid("/", "bad_manifest", str(error)) from error
     lake, base = lake_of(dataset.project), _newest_manifest(dataset)
-    lacking = lake.lacking_of(manifest, base, new_contents(base, manifest, compare(base, manifest)))
+    lacking = lake.lacking_of(manifest, base, compare(base, manifest))
     # One that is there already may be damaged, which reading it finds.
     if not lacking and not lake.renew_manifest(manifest.hash):
         lake.put_manifest(manifest.hash, stored)
@@ -139,10 +139,9 @@ def _to_commit(
         raise Conflict("content_missing", f"{error} Send it, then commit again.") from error
     # The parent's contents are in use; only those that are new may have been collected since they were sent.
     diff = compare(old, manifest)
-    new = new_contents(old, manifest, diff)
     # This transaction commits after `in_use` ends, so a collection in between does not see the version.
-    # Collections keep young content: `keep` makes the version's content young, however old it is.
-    lacking = lake.keep(new)
+    # Collections keep young content: `keep_of` makes the version's content young, however old it is.
+    lacking = lake.keep_of(manifest, old, diff)
     if lacking:
         detail = f"{len(lacking)} contents of this version are not in the lake; send them, then commit again."
         raise Conflict("content_missing", detail)

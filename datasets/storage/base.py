@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from datasets.manifests import Manifest
+from datasets.manifests import Diff, Manifest
 from datasets.storage.contents import Located, Sharing
 
 
@@ -102,9 +102,13 @@ class Lake(Protocol):
     def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
         """Return those of these digests whose contents are not stored."""
 
-    def lacking_of(self, manifest: Manifest, base: Manifest, new: Iterable[bytes]) -> set[bytes]:
-        """Return those contents of a manifest that are not stored. `new`: digests with all that `base` does not have,
-        which alone are looked up if this object found `base` complete and nothing was removed since."""
+    def lacking_of(self, manifest: Manifest, base: Manifest, diff: Diff) -> set[bytes]:
+        """Return those contents of a manifest that are not stored. `diff`: from `base`, whose contents are not looked
+        up if this object found them all and nothing was removed since."""
+
+    def keep_of(self, manifest: Manifest, base: Manifest, diff: Diff) -> set[bytes]:
+        """Do what `keep` does for all contents of a manifest that `base` does not have. Looks none of them up if
+        `lacking_of` just found them all and nothing was removed since. `diff`: from `base`."""
 
     def renew(self, digests: Iterable[bytes]) -> None:
         """Protect the stored contents among these digests from `collect` by making them young: a sync that does

@@ -87,7 +87,13 @@ class ContentIndex:
 
     def known(self, digests: Iterable[bytes]) -> set[bytes]:
         """Return those of these digests that are in the index."""
-        return {row[0] for row in self._found("digest", set(digests))}
+        wanted = set(digests)
+        if not self._is_scan(wanted):
+            return {row[0] for row in self._found("digest", wanted)}
+        with self._lock:
+            # Row by row: so many tuples at once would start Python's garbage collector.
+            rows = self._database.execute("SELECT digest FROM contents")
+            return wanted.intersection(map(itemgetter(0), rows))
 
     def locate(self, digests: Iterable[bytes]) -> list[Located]:
         """Return the locations of the contents with these digests, grouped by pack and in the order of the pack;
@@ -175,7 +181,7 @@ class ContentIndex:
 
     def _found(self, columns: str, digests: set[bytes]) -> list[tuple[Any, ...]]:
         """Return these columns of the rows of contents; `digest` is the first column."""
-        if len(digests) >= _MANY and len(digests) * _SCANNED_PER_FOUND >= self._count():
+        if self._is_scan(digests):
             rows = self._rows(f"SELECT {columns} FROM contents", ())  # noqa: S608  # names of columns
             return [row for row in rows if row[0] in digests]
         found: list[tuple[Any, ...]] = []
@@ -185,8 +191,13 @@ class ContentIndex:
             found += self._rows(f"SELECT {columns} FROM contents WHERE digest IN ({marks})", some)  # noqa: S608  # marks
         return found
 
-    def _count(self) -> int:
-        return int(self._rows("SELECT count(*) FROM contents", ())[0][0])
+    def _is_scan(self, digests: set[bytes]) -> bool:
+        """Return whether to find these contents by a scan of all rows."""
+        if len(digests) < _MANY:
+            return False
+        return bool(
+            len(digests) * _SCANNED_PER_FOUND >= self._rows("SELECT count(*) FROM contents", ())[0][0]
+        )
 
     def _names(self, numbers: set[int]) -> dict[int, str]:
         """Return the names of packs by their ids."""

@@ -19,7 +19,7 @@ modification time, which `renew` must not change.
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from itertools import accumulate, repeat
@@ -35,7 +35,7 @@ from datasets.ingest.packs import (
 from datasets.ingest.reader import UNSETTLED, Content, FileChanged, hash_file
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentDamaged, ContentMissing
 from datasets.storage.checks import damaged_in, places_in
-from datasets.storage.contents import WHOLE, ContentIndex, Located, Sharing
+from datasets.storage.contents import WHOLE, ContentIndex, Files, Located, Sharing
 from datasets.storage.files import (
     FULL_DISK,
     READ_ONLY,
@@ -66,14 +66,11 @@ class FolderLake(IndexedLake[ContentIndex]):
     def __init__(self, root: Path) -> None:
         super().__init__(root, _FOLDERS, ContentIndex)
 
-    def keep(self, digests: Iterable[bytes]) -> set[bytes]:
-        wanted = set(digests)
-        files = self._index.files_of(wanted)
+    def _renew_files(self, files: Files) -> None:
         for name in files.packs:
             renew_file(self._path("packs", name))
         for digest in files.alone:
             renew_file(self._path("objects", digest.hex()))
-        return wanted - files.known
 
     def put_pack(self, pack: memoryview) -> None:
         contents = [Content(digest, bytes(data)) for digest, data in checked_contents(pack)]

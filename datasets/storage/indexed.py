@@ -12,9 +12,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from datasets.manifests import Manifest, decode
+from datasets.manifests import Diff, Manifest, decode, new_contents
 from datasets.storage.base import UNLIMITED, Budget, Collected, ContentMissing, Verified
-from datasets.storage.contents import WHOLE, ContentIndex, Located
+from datasets.storage.contents import WHOLE, ContentIndex, Files, Located
 from datasets.storage.files import blocked, changed_at, locked
 
 # Manifests remembered as complete; a sync needs that of the version before.
@@ -43,6 +43,8 @@ class IndexedLake(ABC, Generic[Index]):
         self.root = root
         # Manifests whose contents were all found, with the number of removals before that.
         self._complete: dict[str, int] = {}
+        # Manifest, its base, the removals and the files of the last `lacking_of` that lacked nothing.
+        self._found = "", "", -1, Files(set(), set(), [])
         try:
             for name in folders:
                 (root / name).mkdir(parents=True, exist_ok=True)
@@ -57,8 +59,14 @@ class IndexedLake(ABC, Generic[Index]):
         """Return the encoded manifest with the hash `name`. Raises ContentMissing if it is not stored."""
 
     @abstractmethod
+    def _renew_files(self, files: Files) -> None:
+        """Protect the contents in these files from `collect`."""
+
     def keep(self, digests: Iterable[bytes]) -> set[bytes]:
-        """Protect the stored contents among these digests from `collect`; return the digests of the others."""
+        wanted = set(digests)
+        files = self._index.files_of(wanted)
+        self._renew_files(files)
+        return wanted - files.known
 
     def renew(self, digests: Iterable[bytes]) -> None:
         self.keep(digests)
@@ -74,16 +82,27 @@ class IndexedLake(ABC, Generic[Index]):
         wanted = set(digests)
         return wanted - self._index.known(wanted)
 
-    def lacking_of(self, manifest: Manifest, base: Manifest, new: Iterable[bytes]) -> set[bytes]:
+    def lacking_of(self, manifest: Manifest, base: Manifest, diff: Diff) -> set[bytes]:
         # Read before the look-ups: what is removed during them makes it differ.
         removals = self._index.removals()
         is_known = self._complete.get(base.hash) == removals
-        lacking = self.lacking(new if is_known else manifest.contents())
-        if not lacking:
+        wanted = new_contents(base, manifest, diff) if is_known else set(manifest.contents())
+        files = self._index.files_of(wanted)
+        if len(files.known) == len(wanted):
             self._complete[manifest.hash] = removals
             while len(self._complete) > _COMPLETE_MOST:
                 self._complete.pop(next(iter(self._complete)), None)
-        return lacking
+            self._found = manifest.hash, base.hash, removals, files._replace(known=set())
+        return wanted - files.known
+
+    def keep_of(self, manifest: Manifest, base: Manifest, diff: Diff) -> set[bytes]:
+        name, found_base, removals, files = self._found
+        # Removed from the index first: what is in these files still is there after they were renewed.
+        if (name, found_base) == (manifest.hash, base.hash):
+            self._renew_files(files)
+            if self._index.removals() == removals:
+                return set()
+        return self.keep(new_contents(base, manifest, diff))
 
     def part_bytes(self, digest: bytes) -> int:
         try:

@@ -15,7 +15,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
@@ -36,7 +36,7 @@ from datasets.ingest.reader import hash_file
 from datasets.storage.ages import AgedIndex
 from datasets.storage.base import Blocked, Budget, ContentDamaged, ContentMissing
 from datasets.storage.bucket import Bucket, KeyMissing, TooShort
-from datasets.storage.contents import WHOLE, Located, Sharing
+from datasets.storage.contents import WHOLE, Files, Located, Sharing
 from datasets.storage.files import (
     blocked,
     is_locked,
@@ -66,13 +66,10 @@ class S3Lake(IndexedLake[AgedIndex]):
         self._bucket, self._pieces = bucket, Pieces(bucket)
         super().__init__(root, _FOLDERS, AgedIndex)
 
-    def keep(self, digests: Iterable[bytes]) -> set[bytes]:
-        wanted = set(digests)
-        files = self._index.files_of(wanted)
+    def _renew_files(self, files: Files) -> None:
         keys = [*(shelf_key("packs", name) for name in files.packs), *map(object_key, files.alone)]
         with self._lock("removal", fcntl.LOCK_SH):
             self._index.renew(keys, time.time())
-        return wanted - files.known
 
     def put_pack(self, pack: memoryview) -> None:
         contents = list(checked_contents(pack))

@@ -10,7 +10,7 @@ import pytest
 
 from datasets.ingest.engine import sync_tree
 from datasets.ingest.packs import CONTENT_MOST_BYTES, PackInvalid
-from datasets.manifests import FILE, Entry, Manifest, make_manifest
+from datasets.manifests import FILE, Entry, Manifest, compare, make_manifest
 from datasets.storage import pieces
 from datasets.storage.base import (
     Budget,
@@ -21,7 +21,7 @@ from datasets.storage.base import (
     Lake,
 )
 from datasets.storage.cache import CacheStore
-from datasets.storage.contents import WHOLE
+from datasets.storage.contents import WHOLE, ContentIndex
 from tests.contract.lake_opening import open_lake
 from tests.contract.lakes import LakeKit, sink_of
 from tests.datasets import pack_of
@@ -187,19 +187,53 @@ def test_what_a_complete_version_loses_is_lacking_from_the_next(kit: LakeKit, la
     first, second = manifest_of(a=b"one", b=b"two"), manifest_of(a=b"one", b=b"two", c=b"three")
     for content in (b"one", b"two", b"three"):
         lake.put_pack(pack(content))
-    assert lake.lacking_of(first, Manifest.empty(), first.contents()) == set()
-    # Only what is new is looked up.
-    assert lake.lacking_of(second, first, [digest(b"other")]) == {digest(b"other")}
-    assert lake.lacking_of(second, first, [digest(b"three")]) == set()
+    nothing, unsent = Manifest.empty(), manifest_of(a=b"one", b=b"two", c=b"other")
+    assert lake.lacking_of(first, nothing, compare(nothing, first)) == set()
+    to_second, to_unsent = compare(first, second), compare(first, unsent)
+    assert lake.lacking_of(unsent, first, to_unsent) == {digest(b"other")}
+    assert lake.lacking_of(second, first, to_second) == lake.keep_of(second, first, to_second) == set()
     getattr(kit, loss)(lake, digest(b"two"))
     # By another process, such as a worker.
     other = open_lake(kit.spec())
     assert digest(b"two") in {*(found := other.verify(first.contents())).missing, *found.quarantined}
     other.close()
     for base in (first, second):
-        assert lake.lacking_of(second, base, [digest(b"three")]) == {digest(b"two")}
+        assert lake.lacking_of(second, base, compare(base, second)) == {digest(b"two")}
+    assert lake.keep_of(first, nothing, compare(nothing, first)) == {digest(b"two")}
     lake.put_pack(pack(b"two"))
-    assert lake.lacking_of(second, first, [digest(b"three")]) == set()
+    assert lake.lacking_of(second, first, to_second) == set()
+
+
+def test_only_what_is_new_in_a_version_is_looked_up(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+    first, second = manifest_of(a=b"one"), manifest_of(a=b"one", b=b"two")
+    lake.put_pack(pack(b"one", b"two"))
+    nothing, looked_up = Manifest.empty(), []
+    files_of = ContentIndex.files_of
+    monkeypatch.setattr(
+        ContentIndex,
+        "files_of",
+        lambda index, found: (looked_up.append(set(found)), files_of(index, found))[1],
+    )
+    lake.lacking_of(first, nothing, compare(nothing, first))
+    lake.keep_of(first, nothing, compare(nothing, first))
+    lake.lacking_of(second, first, compare(first, second))
+    lake.keep_of(second, first, compare(first, second))
+    assert looked_up == [{digest(b"one")}, {digest(b"two")}]
+    # Nothing is known about another base.
+    lake.keep_of(second, nothing, compare(nothing, second))
+    assert looked_up[2:] == [{digest(b"one"), digest(b"two")}]
+
+
+def test_what_a_version_needs_is_young_though_it_is_not_looked_up(kit: LakeKit, lake: Lake):
+    manifest, nothing = manifest_of(a=b"one", b=LARGE), Manifest.empty()
+    lake.put_pack(pack(b"one"))
+    put_large(lake)
+    diff = compare(nothing, manifest)
+    assert lake.lacking_of(manifest, nothing, diff) == set()
+    kit.age(lake)
+    assert lake.keep_of(manifest, nothing, diff) == set()
+    lake.collect(list, older_than_seconds=3600)
+    assert lake.lacking(manifest.contents()) == set()
 
 
 def test_lost_content_is_named_and_can_be_sent_again(source: Path, kit: LakeKit, lake: Lake, tmp_path: Path):
