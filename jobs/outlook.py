@@ -21,7 +21,7 @@ from controlplane.models import Cluster
 from controlplane.scheduling.estimates import StartRange
 from controlplane.scheduling.mentions import Sees, seen_by
 from controlplane.scheduling.reasons import WAITING_FOR_DATA
-from controlplane.scheduling.unknown_starts import data_due, why_unknown
+from controlplane.scheduling.unknown_starts import why_unknown
 from controlplane.scheduling.view import ClusterView
 from controlplane.simulation.client import SimulationFailed, simulator
 from jobs.estimate_record import record_estimate
@@ -100,7 +100,7 @@ def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange |
         return (
             known.ways[key],
             known.ranges[key],
-            start_note(view, key, known.ranges[key], _is_copied_to_room(job)),
+            start_note(view, key, known.ranges[key], job.reason, job.details),
         )
     learned = learned_run_times(cluster)
     answer = simulator.ask("outlook", view, key, learned, known is None, budget_seconds=BUDGET_SECONDS)
@@ -111,25 +111,21 @@ def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange |
     else:
         at, ranges = known.at, known.ranges
     _kept[cluster.pk] = _Known(at, ranges, timeless, ways)
-    return answer.ways, ranges.get(key), start_note(view, key, ranges.get(key), _is_copied_to_room(job))
+    return answer.ways, ranges.get(key), start_note(view, key, ranges.get(key), job.reason, job.details)
 
 
-def _is_copied_to_room(job: Job) -> bool:
-    return is_copied_to_room(job.reason, job.details)
-
-
-def is_copied_to_room(reason: str, details: Mapping[str, Any]) -> bool:
-    """Return whether a job with this reason waits because its data is copied to another location, where it has room."""
-    return reason == WAITING_FOR_DATA and "fill_at" in details
-
-
-def start_note(view: ClusterView, job_id: str, found: StartRange | None, is_copied: bool) -> str:
+def start_note(
+    view: ClusterView, job_id: str, found: StartRange | None, reason: str, details: Mapping[str, Any]
+) -> str:
     """Return why the start of the queued job `job_id` is unknown or may be sooner than estimated (`found`); "" if
-    neither is so. `is_copied`: see `is_copied_to_room`."""
+    neither is so. `reason`, `details`: why it waits."""
     if found is None:
         return why_unknown(view, job_id)
+    if reason != WAITING_FOR_DATA or "fill_at" not in details:
+        return ""
     seen = next((one for one in view.jobs if one.id == job_id), None)
-    return MAYBE_SOONER if is_copied and seen and data_due(seen, view.now) is None else ""
+    copied_to = {location for location, _ in seen.copies} if seen else set[str]()
+    return MAYBE_SOONER if seen and details["fill_at"] not in copied_to else ""
 
 
 def known_estimate(job: Job) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from controlplane.scheduling.mentions import Sees, mention, seen_by
 from controlplane.scheduling.view import ClusterView, JobView
 from controlplane.simulation.client import simulator
 from jobs.actions import submit_job
-from jobs.outlook import BUDGET_SECONDS, can_replay, is_copied_to_room, shown_range, start_note
+from jobs.outlook import BUDGET_SECONDS, can_replay, shown_range, start_note
 from jobs.queries import reason_of
 from jobs.run_times import learned_run_times
 
@@ -73,7 +73,7 @@ def _wait(project: Project, view: ClusterView, found: Prospect, sees: Sees) -> d
     hold = found.hold
     if hold is None:
         return {}
-    note = start_note(view, hold.job, found.range, is_copied_to_room(hold.reason, hold.details))
+    note = start_note(view, hold.job, found.range, hold.reason, hold.details)
     row = {"project_name": project.name, "reason": hold.reason, "message": "", "details": hold.details}
     return {"reason": reason_of(row, sees), "start_estimate_note": note or None}
 

@@ -93,6 +93,7 @@ class JobViews:
             refused,  # avoid
             data.locations,
             data.fillable,
+            data.copies,
             (),  # missing
             "",  # workers_for
             row["name"],

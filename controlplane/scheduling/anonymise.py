@@ -103,6 +103,7 @@ def _job(
         extras=_renamed(job.extras, extras),
         locations=tuple(sorted(_in(places, name) for name in job.locations)),
         fillable=tuple(sorted(_in(places, name) for name in job.fillable)),
+        copies=tuple(sorted((_in(places, name), seconds) for name, seconds in job.copies)),
         # These details name datasets and volumes; the scheduler reads only whether they are present.
         data_progress=(),
         volume_wait=(),

@@ -6,7 +6,7 @@ inside a scheduling cycle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import median_low
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from controlplane.scheduling.expected_ends import expected_end
 from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.order import requeued_rank
 from controlplane.scheduling.plan import Plan
-from controlplane.scheduling.unknown_starts import data_due
+from controlplane.scheduling.unknown_starts import copies_due
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 # A simulation advances in growing steps (the first is a minute long, the last a week): each step costs a
@@ -67,12 +67,8 @@ class Course:
             for job in view.jobs
             if job.state == "active" and not job.is_stopping
         }
-        # When the data of a job is copied to where it has room, by its id.
-        self._copied = {
-            job.id: due
-            for job in view.jobs
-            if job.locations and job.fillable and (due := data_due(job, view.now)) is not None
-        }
+        # When the data of a job is at which location, by its id.
+        self._copied = {job.id: due for job in view.jobs if (due := copies_due(job, view.now))}
         self._is_changed = True
 
     def settle(self, is_over: Callable[[], bool] = never) -> None:
@@ -95,11 +91,19 @@ class Course:
         self._step *= GROWTH
         jobs = tuple(job for job in self.view.jobs if self._ends.get(job.id, now + 1) > now)
         was_waiting = any((job.not_before or 0) > self.view.now for job in jobs)
-        copied = {job_id for job_id, due in self._copied.items() if self._before < due <= now}
+        copied = {job_id: self._copied_until(job_id, now) for job_id in self._copied}
+        copied = {job_id: places for job_id, places in copied.items() if places}
         if copied:
-            jobs = tuple(_with_copy(job) if job.id in copied else job for job in jobs)
+            jobs = tuple(
+                _with_copies(job, copied[job.id]) if job.id in copied and job.locations else job
+                for job in jobs
+            )
         self._is_changed = was_waiting or bool(copied) or len(jobs) < len(self.view.jobs)
         self.view = replace(self.view, now=now, jobs=jobs)
+
+    def _copied_until(self, job_id: str, now: int) -> set[str]:
+        """Return the locations to which a copy of the job's data is completed in the step that ends at `now`."""
+        return {location for due, location in self._copied[job_id] if self._before < due <= now}
 
     def _apply(self, plan: Plan) -> None:
         starts = {start.job: start for start in plan.starts}
@@ -144,20 +148,25 @@ class Course:
 
 
 def _with_known_waits(view: ClusterView) -> ClusterView:
-    """Return the view with jobs that wait for data of which the end is known as jobs that back off until then."""
-    due = {job.id: data_due(job, view.now) for job in view.jobs if job.is_waiting_for_data}
+    """Return the view with jobs that wait for data of which the end is known as jobs that back off until then and may
+    start where the first copy ends."""
+    due = {job.id: copies_due(job, view.now) for job in view.jobs if job.is_waiting_for_data}
     return replace(view, jobs=tuple(_ready_at(job, due.get(job.id)) for job in view.jobs)) if due else view
 
 
-def _ready_at(job: JobView, due: int | None) -> JobView:
-    if due is None:
+def _ready_at(job: JobView, due: list[tuple[int, str]] | None) -> JobView:
+    if not due:
         return job
-    return replace(job, is_waiting_for_data=False, not_before=max(due, job.not_before or 0))
+    first, location = min(due)
+    # Without a name there is only one location, which all nodes read from.
+    at = (location,) if location else ()
+    return replace(job, is_waiting_for_data=False, locations=at, not_before=max(first, job.not_before or 0))
 
 
-def _with_copy(job: JobView) -> JobView:
-    """Return the job as it is once its data is at all of its `fillable` locations."""
-    return replace(job, locations=tuple(sorted({*job.locations, *job.fillable})), fillable=())
+def _with_copies(job: JobView, places: Collection[str]) -> JobView:
+    """Return the job as it is once its data is at these locations too."""
+    fillable = tuple(place for place in job.fillable if place not in places)
+    return replace(job, locations=tuple(sorted({*job.locations, *places})), fillable=fillable)
 
 
 def started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobView:

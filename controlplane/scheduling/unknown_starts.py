@@ -48,13 +48,15 @@ def why_unknown(view: ClusterView, job_id: str) -> str:
 
 
 def data_due(job: JobView, now: int) -> int | None:
-    """Return when the copy of a queued job's data is expected to be complete, in Unix seconds after `now`. None if
-    that is unknown: the copy has no measured rate, has failed or waits, or there is none."""
-    known = dict(job.data_progress)
-    if job.state != "queued" or known.get("message") or known.get("data_state") == "failed":
-        return None
-    left = known.get("eta_seconds")
-    return None if left is None else now + max(1, int(left))
+    """Return when the first copy of a queued job's data is expected to be complete, in Unix seconds after `now`. None
+    if that is unknown: no copy has a measured rate, they have failed or wait, or there is none."""
+    return min((due for due, _ in copies_due(job, now)), default=None)
+
+
+def copies_due(job: JobView, now: int) -> list[tuple[int, str]]:
+    """Return (time, location) of each copy of a queued job's data whose end can be estimated: when it is expected to
+    be complete, in Unix seconds after `now`."""
+    return [(now + max(1, left), location) for location, left in job.copies] if job.state == "queued" else []
 
 
 def _why_no_rate(progress: dict[str, str | int]) -> str:

@@ -145,6 +145,8 @@ class JobView:
     `data_progress`: details of the reason while `is_waiting_for_data`.
     `locations`: the locations of nodes that have its data, the only ones where it may start; empty means all.
     `fillable`: other locations to which its data could be copied while it waits.
+    `copies`: (location, seconds) until all of a queued job's data is there, of copies with a known rate; the location
+    is "" on a cluster with only one.
     `missing`: of an active elastic job, the gangs of workers to add now, by their number of pods (see growth.py);
     `promised` is then where an earlier cycle reserved capacity for them.
     `workers_for`: the id of the active job of which this queued job is a gang of missing workers, "" for other jobs;
@@ -186,6 +188,7 @@ class JobView:
     avoid: tuple[str, ...] = ()
     locations: tuple[str, ...] = ()
     fillable: tuple[str, ...] = ()
+    copies: tuple[tuple[str, int], ...] = ()
     missing: tuple[int, ...] = ()
     workers_for: str = ""
     name: str = ""
@@ -272,9 +275,11 @@ def _job(data: Mapping[str, Any]) -> JobView:
     pods = {name: placements_from_lists(data[name]) for name in ("placements", "promised")}
     wait = tuple((name, value) for name, value in data.get("volume_wait", ()))
     progress = tuple((name, value) for name, value in data.get("data_progress", ()))
+    copies = tuple((name, seconds) for name, seconds in data.get("copies", ()))
     plain = {name: tuple(data.get(name, ())) for name in _NAMES} | {"extras": _extras(data)}
     named = {_OLD_NAMES.get(name, name): value for name, value in data.items()}
-    return JobView(**{**named, **pods, **plain, "volume_wait": wait, "data_progress": progress})
+    pairs = {"volume_wait": wait, "data_progress": progress, "copies": copies}
+    return JobView(**{**named, **pods, **plain, **pairs})
 
 
 def placements_to_lists(placements: Iterable[PodPlacement]) -> list[dict[str, Any]]:

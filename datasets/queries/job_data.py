@@ -12,7 +12,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 
 from controlplane.models import Cluster, Node, Project
 from controlplane.models.prepared import prepared
-from datasets.locality import Candidate, Location, choose, choose_other, find, location_of
+from datasets.locality import Candidate, Found, Location, choose, choose_other, find, location_of
 from datasets.models import Cache, CacheLocation, DatasetUse, DatasetVersion
 from datasets.models.datasets import version_name
 from datasets.queries.cache_locations import (
@@ -37,12 +37,14 @@ DataProgress = tuple[tuple[str, str | int], ...]
 class JobData:
     """Data of one job. `is_waiting`: it cannot start, since no location has all of its data. `locations`: where all of
     it is, ("",) for a running job whose data is nowhere; `fillable`: where it could be copied; both are empty if the
-    location does not matter. `progress`: hold details of its first dataset that is not ready everywhere."""
+    location does not matter. `progress`: hold details of its first dataset that is not ready everywhere. `copies`: see
+    scheduling.view.JobView."""
 
     is_waiting: bool = False
     locations: tuple[str, ...] = ()
     fillable: tuple[str, ...] = ()
     progress: DataProgress = ()
+    copies: tuple[tuple[str, int], ...] = ()
 
 
 NO_DATA = JobData()
@@ -100,13 +102,16 @@ def _waits(cluster: Cluster, uses: Sequence[DatasetUse]) -> dict[str, JobData]:
         (cache.location.project_id, cache.version_id): cache
         for cache in found.select_related("version", "location")
     }
-    waits: dict[str, JobData] = {}
+    waited: dict[str, list[tuple[DatasetUse, Cache | None]]] = defaultdict(list)
     for use in uses:
-        job, owner = str(use.job_id), owner_of(cluster, use.job.project_id)
+        owner = owner_of(cluster, use.job.project_id)
         cache = caches.get((owner, use.version_id)) if use.version_id else None
-        if job not in waits and (cache is None or cache.state != Cache.READY):
-            waits[job] = JobData(is_waiting=True, progress=_progress(use, cache))
-    return waits
+        if cache is None or cache.state != Cache.READY:
+            waited[str(use.job_id)].append((use, cache))
+    return {
+        job: JobData(True, progress=_progress(*those[0]), copies=_copies({"": [cache for _, cache in those]}))
+        for job, those in waited.items()
+    }
 
 
 def _by_location(cluster: Cluster, locations: Sequence[Location]) -> dict[str, JobData]:
@@ -135,7 +140,8 @@ def _by_location(cluster: Cluster, locations: Sequence[Location]) -> dict[str, J
             continue
         sent = zip(uses, _sent_to(uses, by_pk, default), strict=True)
         waited = [(use, own.get((at, use.version_id))) for use, at in sent]
-        data[job] = _job_data(uses[0], waited, found.ready, found.fillable)
+        there = {name: [own.get((name, use.version_id)) for use in uses] for name in found.fillable}
+        data[job] = _job_data(uses[0], waited, found, _copies(there) if uses[0].job.state == QUEUED else ())
         trouble = next((crowded[at] for at in _sent_to(uses, by_pk, default) if at in crowded), "")
         if trouble and data[job].is_waiting:
             progress = (("dataset", str(uses[0])), ("data_state", Cache.FAILED), ("message", trouble))
@@ -166,16 +172,17 @@ def _caches_by_owner(
 def _job_data(
     first: DatasetUse,
     waited: Sequence[tuple[DatasetUse, Cache | None]],
-    ready: tuple[str, ...],
-    fillable: tuple[str, ...],
+    found: Found,
+    copies: tuple[tuple[str, int], ...],
 ) -> JobData:
     is_queued = first.job.state == QUEUED
     unready = next(((use, one) for use, one in waited if one is None or one.state != Cache.READY), None)
-    if not ready:
-        progress = _progress(*unready) if unready else (("dataset", str(first)),)
-        return JobData(is_waiting=True, progress=progress) if is_queued else NOWHERE
     progress = _progress(*unready) if unready else (("dataset", str(first)),)
-    return JobData(False, ready, fillable if is_queued else (), progress if is_queued else ())
+    if not found.ready:
+        return JobData(True, progress=progress, copies=copies) if is_queued else NOWHERE
+    if not is_queued:
+        return JobData(False, found.ready)
+    return JobData(False, found.ready, found.fillable, progress, copies)
 
 
 def _progress(use: DatasetUse, cache: Cache | None) -> DataProgress:
@@ -193,6 +200,26 @@ def _progress(use: DatasetUse, cache: Cache | None) -> DataProgress:
     eta = () if left is None else (("eta_seconds", _coarse(left)),)
     trouble = (("message", cache.message),) if cache.message else ()
     return (named, ("data_state", cache.state), ("percent", percent), *eta, *trouble)
+
+
+def _copies(wanted: Mapping[str, Sequence[Cache | None]]) -> tuple[tuple[str, int], ...]:
+    """Return (location, seconds) until all of a job's data is there, for the locations where that can be estimated.
+    `wanted`: its caches by location, None for one that has no row."""
+    left = {name: [_seconds_left(cache) for cache in caches] for name, caches in wanted.items()}
+    return tuple((name, max(known)) for name, seconds in left.items() if (known := _all_known(seconds)))
+
+
+def _all_known(seconds: Sequence[int | None]) -> list[int]:
+    known = [one for one in seconds if one is not None]
+    return known if len(known) == len(seconds) else []
+
+
+def _seconds_left(cache: Cache | None) -> int | None:
+    """Return the coarse number of seconds until a cache is ready; None if that is unknown, as while its fill waits."""
+    if cache is None or cache.state == Cache.READY:
+        return None if cache is None else 0
+    left = None if cache.message else eta_seconds(cache)
+    return None if left is None else _coarse(left)
 
 
 def _coarse(seconds: int) -> int:

@@ -14,9 +14,9 @@ from datasets.actions.cache_locations import create_location, delete_location, e
 from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_version, clear_cache, location_for
 from datasets.actions.job_data import follow_room
-from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
+from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
 from datasets.queries.caches import directory_of, location_rows, location_shapes
-from datasets.queries.job_data import dataset_mounts
+from datasets.queries.job_data import dataset_mounts, observe_data
 from jobs.actions import submit_job
 from jobs.models import Job
 from tests.cast import Cast, make_cast
@@ -107,6 +107,31 @@ def test_where_only_another_location_has_room_the_data_is_brought_there_once(
     second.refresh_from_db()
     assert (first.state, pool_of(first)) == ("running", {"west"})
     assert (second.state, pool_of(second)) == ("running", {"default"})
+
+
+def test_the_end_of_each_copy_is_known_by_its_location(
+    people: Cast, plant: Plant, west: CacheLocation, xray: Dataset
+):
+    create_location(plant.cluster, {"name": "north", "node_pools": ["north"]}, actor=SYSTEM)
+    cache_version(xray.versions.get(), west, actor=SYSTEM)
+    work()
+    make_version(make_dataset(people.project, "atlas"), {"b": "b"})
+    pair = [{"dataset": name, "mount_path": f"/{name}"} for name in ("xray", "atlas")]
+    job = submit(people, "job", datasets=pair)
+    filling = {"state": Cache.FILLING, "bytes_done": 0, "bytes_per_second": 1}
+    DatasetVersion.objects.filter(dataset__name="atlas").update(size_bytes=600)
+    Cache.objects.filter(version__dataset__name="atlas").update(**filling)
+    data = observe_data(plant.cluster).of(str(job.pk))
+    assert (data.is_waiting, data.copies) == (True, (("west", 600),))
+    cache_version(xray.versions.get(), location_for(plant.cluster), actor=SYSTEM)
+    default = cache_version(
+        DatasetVersion.objects.get(dataset__name="atlas"), location_for(plant.cluster), actor=SYSTEM
+    )
+    Cache.objects.filter(location=default.location).update(**filling)
+    # The last of its datasets counts; one whose copy waits has no known end.
+    assert observe_data(plant.cluster).of(str(job.pk)).copies == ((default.location.name, 600), ("west", 600))
+    Cache.objects.filter(pk=default.pk).update(message="The disk is full.")
+    assert observe_data(plant.cluster).of(str(job.pk)).copies == (("west", 600),)
 
 
 def test_a_new_version_is_brought_to_where_its_job_has_room(

@@ -36,7 +36,7 @@ def test_a_queued_job():
         "kind": "reclaim",
         "promised": [{"rank": 0, "node": "dgx1-1", "devices": [[0, 500]]}],
     }
-    data = JobData(is_waiting=True, locations=("here",), fillable=("there",), progress=(("percent", 9),))
+    data = JobData(True, ("here",), ("there",), (("percent", 9),), (("there", 60),))
     found = JobViews().of(row_of(details=details), 10, PLACED, ("dgx1-2",), (("volume", "v"),), data)
     assert found == JobView(
         id="j",
@@ -69,6 +69,7 @@ def test_a_queued_job():
         avoid=("dgx1-2",),
         locations=("here",),
         fillable=("there",),
+        copies=(("there", 60),),
     )
 
 

@@ -81,13 +81,18 @@ def copied(eta=600, **more):
     )
 
 
+def copying(eta=600, at=""):
+    """The fields of a job whose data is at a location in so many seconds."""
+    return {"copies": ((at, eta),), "data_progress": copied(eta)}
+
+
 def free(*jobs, cordoned=False):
     return view([node("n0", is_schedulable=not cordoned)], [project("p", 8)], jobs, now=NOW)
 
 
 @pytest.mark.parametrize("eta", [1, 45, 600, 24 * HOUR])
 def test_a_job_that_waits_only_for_its_data_starts_when_that_is_there(eta):
-    seen = free(job("j1", "p", 8, is_waiting_for_data=True, data_progress=copied(eta)))
+    seen = free(job("j1", "p", 8, is_waiting_for_data=True, **copying(eta)))
     for learned in (None, LearnedRunTimes({"x": 1}, {"x": 1}, {"x": 1})):
         found = start_range(seen, "j1", learned=learned)
         assert NOW + eta <= found.earliest <= found.latest <= NOW + 3 * eta + 150
@@ -95,7 +100,7 @@ def test_a_job_that_waits_only_for_its_data_starts_when_that_is_there(eta):
 
 
 def test_a_job_that_waits_for_data_and_gpus_starts_when_it_has_both():
-    waits = {"is_waiting_for_data": True, "data_progress": copied(600)}
+    waits = {"is_waiting_for_data": True, **copying(600)}
     assert start_range(full(job("j1", "p", 8, **waits)), "j1").latest > NOW + HOUR
     later = start_range(full(job("j1", "p", 8, **waits), ends_in=60), "j1")
     assert later.earliest >= NOW + 600
@@ -106,13 +111,45 @@ def test_a_job_whose_data_is_copied_to_where_it_has_room_starts_when_it_is_there
     holder = running(
         job("r0", "p", 8, expected_runtime_seconds=99 * HOUR), ("n0", range(8)), started_at=NOW - HOUR
     )
-    waits = job("j1", "p", 8, locations=("east",), fillable=("west",), data_progress=copied(600))
+    waits = job("j1", "p", 8, locations=("east",), fillable=("west",), **copying(600, "west"))
     found = start_range(view([full_node, free_node], [project("p", 16)], [holder, waits], now=NOW), "j1")
     assert found.latest is not None
     assert found.earliest < found.latest < NOW + HOUR
-    unknown = replace(waits, data_progress=(("dataset", "d@1"),))
+    unknown = replace(waits, copies=(), data_progress=(("dataset", "d@1"),))
     seen = view([full_node, free_node], [project("p", 16)], [holder, unknown], now=NOW)
     assert start_range(seen, "j1").earliest > NOW + HOUR
+
+
+def at_three(waits, *full_at):
+    """A job on a cluster with a node at each of three locations, some of which are full for days."""
+    names = ("east", "north", "west")
+    places = [replace(node(name), location=name) for name in names]
+    holders = [
+        running(
+            job(name, "p", 8, expected_runtime_seconds=99 * HOUR), (name, range(8)), started_at=NOW - HOUR
+        )
+        for name in full_at
+    ]
+    return view(places, [project("p", 24)], [*holders, waits], now=NOW)
+
+
+def test_a_copy_makes_room_only_at_its_own_location():
+    waits = job("j1", "p", 8, locations=("east",), fillable=("north", "west"), data_progress=copied(600))
+    only_west = replace(waits, copies=(("west", 600),))
+    assert start_range(at_three(only_west, "east", "west"), "j1").earliest > NOW + HOUR
+    assert start_range(at_three(only_west, "east", "north"), "j1").latest < NOW + HOUR
+    both = replace(waits, copies=(("north", 10 * HOUR), ("west", 600)))
+    found = start_range(at_three(both, "east", "west"), "j1")
+    assert NOW + 6 * HOUR < found.earliest < found.latest < NOW + 24 * HOUR
+
+
+def test_a_job_without_data_anywhere_starts_where_its_first_copy_ends_if_it_has_room():
+    waits = job("j1", "p", 8, is_waiting_for_data=True, copies=(("west", 600),), data_progress=copied(600))
+    assert start_range(at_three(waits, "west"), "j1").earliest > NOW + HOUR
+    assert NOW + 600 <= start_range(at_three(waits, "east"), "j1").latest < NOW + HOUR
+    both = replace(waits, copies=(("north", 10 * HOUR), ("west", 600)))
+    found = start_range(at_three(both, "west"), "j1")
+    assert NOW + 6 * HOUR < found.earliest < found.latest < NOW + 24 * HOUR
 
 
 def test_nothing_is_said_while_all_nodes_that_a_job_may_use_are_cordoned():
@@ -144,7 +181,7 @@ def test_nothing_is_said_while_all_nodes_that_a_job_may_use_are_cordoned():
         ),
         (free(job("j1", "p", 1, is_waiting_for_volume=True)), "When its volume is ready is not known."),
         (free(job("j1", "p", 1)), ""),
-        (free(job("j1", "p", 1, is_waiting_for_data=True, data_progress=copied())), ""),
+        (free(job("j1", "p", 1, is_waiting_for_data=True, **copying())), ""),
         (free(), ""),
     ],
 )
