@@ -16,7 +16,7 @@ from controlplane.fields import LONGEST_MESSAGE
 from controlplane.models import Cluster, Command, Event
 from controlplane.notation import decimal_bytes
 from datasets.actions.cache_locations import REMOVE_VOLUME
-from datasets.actions.cache_upkeep import aged_caches
+from datasets.actions.cache_upkeep import CONTENT_DAMAGED, aged_caches
 from datasets.actions.caches import CACHE, EVICT_CACHE, FILL_CACHE, cache_event, evict, refill
 from datasets.aging import to_make_room
 from datasets.cache_shares import Charges, charges
@@ -80,9 +80,13 @@ class FillCache(CommandHandler):
         version, now = cache.version, timezone.now()
         done = {"files_done": version.files, "bytes_done": version.size_bytes}
         rows = Cache.objects.filter(pk=cache.pk, state=Cache.FILLING)
-        if rows.update(state=Cache.READY, changed_at=now, ready_at=now, used_at=now, **NO_REASON, **done):
+        fresh = rows.exclude(reason=CONTENT_DAMAGED)
+        if fresh.update(state=Cache.READY, changed_at=now, ready_at=now, used_at=now, **NO_REASON, **done):
             _write_charges(cache.location, result)
             _happened("cache.ready", cache)
+        # The fill may have looked for damage before that was found.
+        elif rows.update(state=Cache.FAILED):
+            refill(cache)
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
         return refusal.code in (MAKING_ROOM, *WAITED_FOR) or super().may_retry(command, refusal)
@@ -240,6 +244,8 @@ class _Reporter:
 
 def _begin(cache: Cache) -> bool:
     rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.QUEUED, Cache.FILLING))
+    # Of damage that is found from now on.
+    rows.filter(reason=CONTENT_DAMAGED).update(**NO_REASON)
     # Release what an earlier try reserved; otherwise two fills could block each other forever.
     if not rows.update(state=Cache.FILLING, reserved_bytes=0, changed_at=timezone.now()):
         return False

@@ -33,6 +33,8 @@ from datasets.storage.base import Blocked
 from jobs import lifecycle
 from jobs.transitions import Target, send
 
+CONTENT_DAMAGED = "content_damaged"
+DAMAGED = "Some of its files are damaged. The next fill replaces them."
 # After this time a failed fill is retried if a job waits for it.
 RETRY = timedelta(minutes=1)
 
@@ -66,19 +68,22 @@ def _states() -> Rows[Cache]:
 
 def distrust_caches(digests: Collection[bytes]) -> None:
     """Mark caches in directories as failed if they have a content of `digests`, which are damaged in the lake:
-    their files may share bytes with it. The next fill repairs them; running jobs keep their mounts. Safe to
-    repeat."""
+    their files may share bytes with it. The next fill repairs them; running jobs keep their mounts. Fills that may
+    have ended but for their row are repeated. Safe to repeat."""
     locations = CacheLocation.objects.filter(project=None).select_related("cluster")
     for location in filter(holds_caches, locations):
-        # A fill that has not ended compares what it brings.
-        ready = location.caches.filter(state=Cache.READY).select_related("version__dataset")
-        if not ready.exists():
+        caches = location.caches.filter(state__in=(Cache.READY, Cache.FILLING))
+        if not caches.exists():
             continue
         # A directory that cannot be used must not keep the other locations from being checked.
         with suppress(Blocked):
             damaged = store_of(location).find_damaged(digests)
-            for cache in ready.filter(version__in=map(UUID, damaged)):
-                _fail(cache, "content_damaged", "Some of its files are damaged. The next fill replaces them.")
+            caches = caches.filter(version__in=map(UUID, damaged))
+            words = {"reason": CONTENT_DAMAGED, "message": DAMAGED}
+            # Fills first: one that ends in between is then found among the ready ones.
+            caches.filter(state=Cache.FILLING).update(**words)
+            for cache in caches.filter(state=Cache.READY).select_related("version__dataset"):
+                _fail(cache, CONTENT_DAMAGED, DAMAGED)
 
 
 def aged_caches(location: CacheLocation) -> list[Aged]:

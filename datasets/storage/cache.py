@@ -129,18 +129,35 @@ class CacheStore:
             return freed
 
     def find_damaged(self, digests: Iterable[bytes]) -> set[str]:
-        """Hash the files of the contents with these digests in all complete trees, and mark the damaged ones. Return
-        the keys of the trees that use a marked one, which they keep until a fill repairs it."""
+        """Hash the files of the contents with these digests in all trees, and mark the damaged ones. Return the keys of
+        the complete trees that use a marked one, which they keep until a fill repairs it. A fill that runs repairs its
+        tree once that is complete."""
         named = {digest + end for digest in digests for end in (b"", b"x")}
-        checked = set[int]()
-        for key, manifest in self.manifests().items():
-            for name, path in _files(self.tree(key), manifest):
-                if name in named and _is_damaged(name, path, checked):
+        checked, before = set[int](), -1
+        # Until no file is new: a fill may link a damaged one from a tree that is removed before it is read here.
+        while before != len(checked):
+            before = len(checked)
+            for name, path in self._written(named):
+                if _is_damaged(name, path, checked):
                     self._mark(name).touch()
         marked = self._damaged() & named
         # Read again: a tree that became complete meanwhile may have linked a damaged file before it had a mark.
         trees = self.manifests().items()
         return {key for key, manifest in trees if not marked.isdisjoint(contents_of(manifest))}
+
+    def _written(self, names: Collection[bytes]) -> Iterator[tuple[bytes, Path]]:
+        """Yield the store name and the path of the files of all trees that have one of these contents. Of incomplete
+        trees, only files that are written; they come first, so that a tree that becomes complete meanwhile is not
+        left out."""
+        for key in self.keys():
+            part = self._part(key)
+            manifest = self._manifest(key) if part.is_dir() else None
+            sizes = contents_of(manifest) if manifest is not None else {}
+            for name, path in _files(part, manifest) if manifest is not None else ():
+                if name in names and is_written(os.fsencode(path), name, sizes[name]):
+                    yield name, path
+        for key, manifest in self.manifests().items():
+            yield from (file for file in _files(self.tree(key), manifest) if file[0] in names)
 
     @contextmanager
     def staged(self) -> Iterator[Path]:

@@ -135,6 +135,43 @@ def test_a_tree_that_links_a_damaged_content_before_it_is_found_is_repaired(
     assert not list((store.root / "damaged").iterdir())
 
 
+def test_a_content_that_is_found_damaged_in_a_tree_whose_fill_runs_is_repaired(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    """No complete tree has it, as after the removal of the one that it was linked from."""
+    read, digest, found = lake.read, sha256(LARGE).digest(), []
+
+    def damage_first(link: bytes) -> bytes:
+        # The tree has the content and not yet its links.
+        path = store.root / "trees" / "new.part" / "same"
+        path.chmod(0o644)
+        with path.open("r+b") as file:
+            file.write(b"damaged")
+        path.chmod(0o444)
+        found.append(store.find_damaged([digest]))
+        lake.verify([digest])
+        lake.put_part(digest, 0, memoryview(LARGE), len(LARGE))
+        return read(link)
+
+    manifest = kept(lake, {"same": (FILE, LARGE), "link": (LINK, b"same")})
+    monkeypatch.setattr(lake, "read", damage_first)
+    store.fill("new", lake, manifest)
+    assert found == [set()]
+    assert (store.tree("new") / "same").read_bytes() == LARGE
+    assert not list((store.root / "damaged").iterdir())
+
+
+def test_a_file_that_is_still_being_written_is_not_damaged(lake: Lake, store: CacheStore):
+    store.fill("v", lake, kept(lake, FILES))
+    part, digest = store.root / "trees" / "new.part", sha256(LARGE).digest()
+    (store.root / "manifests" / "new").write_bytes(kept(lake, {"same": (FILE, LARGE)}).encode())
+    part.mkdir()
+    (part / "same").write_bytes(LARGE[:-1])
+    (part / "same").chmod(0o444)
+    assert store.find_damaged([digest]) == set()
+    assert not list((store.root / "damaged").iterdir())
+
+
 def test_damage_that_was_found_in_the_earlier_layout_is_repaired(lake: Lake, store: CacheStore):
     """There, damaged contents were removed from `contents` until their trees were repaired."""
     manifest = kept(lake, {"a": (FILE, b"alpha"), "run.sh": (EXECUTABLE, b"#!/bin/sh")})

@@ -5,9 +5,11 @@ from hashlib import sha256
 import pytest
 
 from controlplane.commands.dispatch import carry_out_due
+from datasets.actions.cache_upkeep import distrust_caches
 from datasets.models import Cache, CacheLocation, Dataset
 from datasets.queries.caches import store_of
 from datasets.queries.lake import lake_of
+from datasets.storage.cache import CacheStore
 from tests.datasets import make_dataset, make_version
 from tests.waiting import wait_until
 
@@ -69,6 +71,43 @@ def test_caches_that_share_damaged_content_are_out_of_use_and_repaired_from_the_
         lambda: not carry_out_due() and api("ben").get(f"caches/{made['id']}").body["state"] == "ready"
     )
     assert (store.tree(str(version.pk)) / "a").read_text() == large
+
+
+def test_a_fill_that_ends_while_its_tree_is_found_damaged_is_repeated_before_jobs_may_use_it(
+    api, cast, monkeypatch
+):
+    large = "x" * (1 << 20)
+    version = make_version(make_dataset(cast.project), {"a": large})
+    lake, digest = lake_of(cast.project), sha256(large.encode()).digest()
+    made, filled, states = api("ben").post("caches", {"version_id": str(version.pk)}).body, [], []
+
+    def fill_and_damage(store, key, *given):
+        fill(store, key, *given)
+        filled.append(key)
+        if len(filled) > 1:
+            return
+        path = store.tree(key) / "a"
+        path.chmod(0o644)
+        path.write_text("damaged")
+        path.chmod(0o444)
+        distrust_caches([digest])
+        lake.verify([digest])
+        lake.put_part(digest, 0, memoryview(large.encode()), len(large))
+
+    fill = CacheStore.fill
+    monkeypatch.setattr(CacheStore, "fill", fill_and_damage)
+
+    def is_ready() -> bool:
+        is_idle = not carry_out_due()
+        states.append((api("ben").get(f"caches/{made['id']}").body["state"], len(filled)))
+        return is_idle and states[-1][0] == "ready"
+
+    wait_until(is_ready)
+    store = store_of(CacheLocation.objects.get())
+    assert (store.tree(str(version.pk)) / "a").read_text() == large
+    assert {fills for state, fills in states if state == "ready"} == {2}
+    assert "failed" not in dict(states)
+    assert api("ben").get(f"caches/{made['id']}").body["reason"] == {"code": "", "message": ""}
 
 
 def test_lists_show_what_the_caller_may_see(api, cast, dataset):
