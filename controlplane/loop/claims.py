@@ -48,6 +48,11 @@ def extend(name: str, token: str, seconds: int) -> bool:
     return ours.update(expires_at=Now() + timedelta(seconds=seconds)) == 1
 
 
+def extend_all(names: Collection[str], token: str, seconds: int) -> None:
+    """Extend those of these leases that this token still has, as `extend` does."""
+    Lease.objects.filter(name__in=names, token=token).update(expires_at=Now() + timedelta(seconds=seconds))
+
+
 def keep(name: str, token: str, seconds: int) -> str | None:
     """Extend a lease to `seconds` from now; if it has expired and is free, claim it again. Return the token to use
     from now on, None if another process has the lease."""

@@ -8,22 +8,28 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
+from django.db import connections
 from django.db.models.functions import Now
 
-from controlplane.loop.claims import LONG_AGO, claim_all, extend, release_all
+from controlplane.loop.claims import LONG_AGO, claim_all, extend, extend_all, release_all
 from controlplane.models import Lease
 from controlplane.models.prepared import Rows, prepared
 from controlplane.registration import app_modules
 
 logger = logging.getLogger(__name__)
 
-LEASE_SECONDS = 60
+# Short, so that a loop on another machine soon continues the work of a killed process. While a step runs its lease is
+# extended.
+LEASE_SECONDS, RENEW_SECONDS = 15, 5.0
+# A step that hangs, as on a file system that does not answer, loses its lease after a minute in all.
+RENEWALS = 9
 LEASE_PREFIX = "step:"
+RENEWAL = "loop-step-leases"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,27 +94,59 @@ def _stale(due: Sequence[LoopStep]) -> list[LoopStep]:
 def _run_claimed(steps: Sequence[LoopStep], now: datetime, is_stopping: threading.Event) -> None:
     """Run those of the steps whose leases are free, until `is_stopping`. All leases are claimed, and released, by one
     statement: the statements of one lease take more time than most steps."""
-    claimed_at = time.monotonic()
     token, held = claim_all([step.lease for step in steps], LEASE_SECONDS)
     completed: set[str] = set()
+    renewal = _Renewal(held, token)
     try:
         for step in steps:
             if is_stopping.is_set():
                 # A loop on another machine would wait until the leases expire if this process ended with them.
                 break
-            if step.lease in held and _is_ours(step, token, claimed_at) and _has_run(step, now):
+            if step.lease in held and renewal.begin(step) and _has_run(step, now):
                 completed.add(step.lease)
     finally:
+        renewal.end()
         if completed:
             release_all(completed, token, is_complete=True)
         if rest := held - completed:
             release_all(rest, token, is_complete=False)
 
 
-def _is_ours(step: LoopStep, token: str, claimed_at: float) -> bool:
-    """Return whether this process still has the step's lease. If earlier steps took long, the lease is extended."""
-    is_recent = time.monotonic() - claimed_at <= LEASE_SECONDS / 2
-    return is_recent or extend(step.lease, token, LEASE_SECONDS)
+class _Renewal:
+    """Extends the leases `held` while steps run, from a thread of its own: the process may be killed in a step."""
+
+    def __init__(self, held: Collection[str], token: str) -> None:
+        self._held, self._token = held, token
+        self._renewed_at = time.monotonic()
+        self._left = RENEWALS
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, step: LoopStep) -> bool:
+        """Return whether this process still has the step's lease, which is extended if that was not done recently."""
+        self._left = RENEWALS
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name=RENEWAL, daemon=True)
+            self._thread.start()
+        is_recent = time.monotonic() - self._renewed_at <= LEASE_SECONDS / 2
+        return is_recent or extend(step.lease, self._token, LEASE_SECONDS)
+
+    def end(self) -> None:
+        self._is_over.set()
+        if self._thread is not None:
+            # Otherwise its connection may outlive the runner's.
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over.wait(RENEW_SECONDS) and self._left > 0:
+                self._left -= 1
+                extend_all(self._held, self._token, LEASE_SECONDS)
+                self._renewed_at = time.monotonic()
+        except Exception:
+            logger.exception("the leases of the loop's steps could not be extended")
+        finally:
+            connections.close_all()
 
 
 def _has_run(step: LoopStep, now: datetime) -> bool:

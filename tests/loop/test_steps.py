@@ -1,15 +1,22 @@
 """Steps that apps declare: each runs when it is due, in one loop, and a failing one stops no other."""
 
-from datetime import datetime
+import os
+import subprocess
+import sys
+import threading
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from django.db import connection
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from controlplane.loop import steps
 from controlplane.loop.claims import LONG_AGO, claim
 from controlplane.loop.steps import LoopStep, StepRunner, declared_steps
 from controlplane.models import Lease
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -115,6 +122,76 @@ def test_a_long_step_leaves_the_next_one_to_a_loop_that_claimed_it_meanwhile(
     runner.run_due(timezone.now())
     assert ran == ["kept"]
     assert set(Lease.objects.exclude(token="").values_list("name", flat=True)) == {"step:taken"}
+
+
+def test_the_leases_of_a_step_that_runs_are_extended_and_those_of_one_that_hangs_are_not_forever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, extended, counts = Clock(monkeypatch), list[tuple[set[str], int]](), list[int]()
+
+    def hang(_: datetime) -> None:
+        for thread in threading.enumerate():
+            if thread.name == steps.RENEWAL:
+                thread.join()
+        counts.append(len(extended))
+
+    monkeypatch.setattr(steps, "RENEW_SECONDS", 0.001)
+    monkeypatch.setattr(
+        steps, "extend_all", lambda names, token, seconds: extended.append((set(names), seconds))
+    )
+    declare(monkeypatch, LoopStep("hangs", hang, 60), LoopStep("next", lambda _: None, 60))
+    runner = StepRunner()
+    clock.now = 61.0
+    runner.run_due(timezone.now())
+    leases = {"step:hangs", "step:next"}
+    assert counts == [steps.RENEWALS]
+    assert extended[: steps.RENEWALS] == [(leases, steps.LEASE_SECONDS)] * steps.RENEWALS
+    assert steps.RENEWALS * 5 + steps.LEASE_SECONDS == 60
+    assert not Lease.objects.exclude(token="").exists()
+
+
+BLOCKED = """
+import sys, threading
+import django
+from django.db import connection
+from django.utils import timezone
+
+django.setup()
+connection.settings_dict["NAME"] = sys.argv[1]
+from controlplane.loop import steps
+
+steps.LEASE_SECONDS, steps.RENEW_SECONDS = 2, 0.05
+
+
+def block(now):
+    print("blocked", flush=True)
+    threading.Event().wait()
+
+
+step = steps.LoopStep("blocked", block, 0)
+steps.declared_steps = lambda: [step]
+steps.StepRunner().run_due(timezone.now())
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_killed_process_leaves_its_step_to_another_machine_within_a_lease() -> None:
+    name = str(connection.settings_dict["NAME"])
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+    with subprocess.Popen(
+        [sys.executable, "-c", BLOCKED, name], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "blocked\n"
+            first = Lease.objects.get(name="step:blocked").expires_at
+            wait_until(lambda: Lease.objects.get(name="step:blocked").expires_at > first, what="a renewal")
+        finally:
+            process.kill()
+    held = Lease.objects.annotate(now=Now()).get(name="step:blocked")
+    assert held.token
+    assert held.expires_at <= held.now + timedelta(seconds=2)
+    wait_until(lambda: claim("step:blocked", 10), what="the end of the killed process's lease")
 
 
 def test_a_failing_step_releases_its_lease_as_not_completed(monkeypatch: pytest.MonkeyPatch) -> None:
