@@ -1,9 +1,8 @@
 """Query fields: each route declares its own; unknown ones are refused."""
 
-import re
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -52,13 +51,6 @@ def texts(about: str) -> Parameter:
     return Parameter(
         _texts, {"type": "string"}, about + " Several values, separated by commas, match any of them."
     )
-
-
-def members(about: str) -> Parameter:
-    """Return a query field for 1 to 100 comma-separated texts, read as a regular expression that matches a
-    comma-separated column with any of them; None if absent. `about`: its description in the OpenAPI document."""
-    words = texts(about)
-    return replace(words, read=lambda value: f"(^|,)({'|'.join(map(re.escape, words.read(value)))})(,|$)")
 
 
 def choices(values: tuple[str, ...], about: str) -> Parameter:

@@ -84,11 +84,11 @@ def _due_volumes(now: datetime) -> QuerySet[Volume]:
 def _take_scheduled(volume: Volume) -> None:
     """Take a snapshot, unless the previous one of the schedule is still pending."""
     # Slow snapshots must not accumulate.
-    if volume.snapshots.filter(cause=SCHEDULE, state=PENDING).exists():
+    if volume.snapshots.filter(cause_rows__cause=SCHEDULE, state=PENDING).exists():
         logger.warning("no scheduled snapshot of %s: the last one is not taken yet", volume)
         return
     try:
-        take_snapshot(volume, actor=SYSTEM, cause=SCHEDULE)
+        take_snapshot(volume, actor=SYSTEM, causes=[SCHEDULE])
     except (Conflict, NotVisible) as refusal:
         logger.warning("no scheduled snapshot of %s: %s", volume, refusal)
 
@@ -107,8 +107,8 @@ def remove_old_snapshots(_: datetime | None = None) -> None:
 
 
 def _beyond(volume: Volume) -> list[Snapshot]:
-    rows = volume.snapshots.filter(state__in=(READY, FAILED)).exclude(cause=REQUEST).order_by("-number")
-    found = list(rows)
+    rows = volume.snapshots.filter(state__in=(READY, FAILED)).exclude(cause_rows__cause=REQUEST)
+    found = list(rows.order_by("-number"))
     # Failed snapshots are counted separately, so that they do not displace restorable ones.
     kept = [one for state in (READY, FAILED) for one in _last(volume, found, state)]
     if volume.keep_days is not None:
@@ -188,11 +188,11 @@ def _known_marks() -> set[tuple[Any, Any, str]]:
 
 
 def _take(use: VolumeUse, events: Sequence[tuple[str, str]]) -> None:
-    cause = ",".join(dict.fromkeys(cause for cause, _ in events))
+    causes = list(dict.fromkeys(cause for cause, _ in events))
     mark = " ".join(mark for _, mark in events)
     try:
-        take_snapshot(use.volume, actor=SYSTEM, cause=cause, mark=mark, job=use.job)
+        take_snapshot(use.volume, actor=SYSTEM, causes=causes, mark=mark, job=use.job)
     except IntegrityError:
         logger.info("another loop wrote the snapshot %s of %s", mark, use.volume)
     except Conflict as conflict:
-        logger.warning("no snapshot of %s on %s of %s: %s", use.volume, cause, use.job, conflict)
+        logger.warning("no snapshot of %s on %s of %s: %s", use.volume, ", ".join(causes), use.job, conflict)

@@ -1,6 +1,6 @@
 """Verbs on snapshots. Each is one transaction with one event; file operations are done by commands."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
@@ -14,7 +14,7 @@ from controlplane.actions.events import announce
 from controlplane.fields import LONGEST_MESSAGE as LONGEST_EVENT
 from controlplane.models import Command, Event, Project
 from datasets.actions.volumes import create_volume, refuse_while_copied
-from datasets.models import Snapshot, SnapshotNumber, Volume
+from datasets.models import Snapshot, SnapshotCause, SnapshotNumber, Volume
 from datasets.models.volumes import DELETING, FAILED, PENDING, READY
 from datasets.queries.volumes import SNAPSHOT
 from datasets.storage.volumes import Taken
@@ -29,11 +29,16 @@ LONGEST_MESSAGE = 1000
 
 
 def take_snapshot(
-    volume: Volume, *, actor: Actor, cause: str = REQUEST, mark: str = "", job: Job | None = None
+    volume: Volume,
+    *,
+    actor: Actor,
+    causes: Sequence[str] = (REQUEST,),
+    mark: str = "",
+    job: Job | None = None,
 ) -> Snapshot:
-    """Create a pending snapshot and the command that takes it. `cause`: what it is taken for; `mark`: the
-    occurrence of an event, "" for none; `job`: the job whose progress is recorded; None: the one that mounts the
-    volume. Raises Conflict if the volume is not ready or has too many snapshots, NotVisible if it is gone."""
+    """Create a pending snapshot and the command that takes it. `causes`: what it is taken for, most important first;
+    `mark`: the occurrences of events, "" for none; `job`: that whose progress is recorded; None: the one that mounts
+    the volume. Raises Conflict if the volume is not ready or has too many snapshots, NotVisible if it is gone."""
     with transaction.atomic():
         reread(volume, lock=True)
         if volume.state != READY:
@@ -50,11 +55,11 @@ def take_snapshot(
             number=_next_number(volume.project_id, volume.name),
             storage_class=volume.storage_class,
             volume_bytes=volume.size_bytes,
-            cause=cause,
             mark=mark,
             created_by=actor.name,
             **_about_job(job or _writer(volume)),
         )
+        SnapshotCause.objects.bulk_create(SnapshotCause(snapshot=snapshot, cause=cause) for cause in causes)
         Command.objects.create(kind=TAKE, subject_kind=SNAPSHOT, subject_id=str(snapshot.pk))
         write_audit(actor, "snapshot.create", SNAPSHOT, str(snapshot.pk), after=_about(snapshot))
         happened("snapshot.created", snapshot, actor.name)
@@ -201,7 +206,7 @@ def _about_job(job: Job | None) -> Mapping[str, Any]:
 
 
 def _about(snapshot: Snapshot) -> dict[str, Any]:
-    return {"name": str(snapshot), "cause": snapshot.cause, "job": snapshot.job_name}
+    return {"name": str(snapshot), "cause": ",".join(snapshot.causes), "job": snapshot.job_name}
 
 
 def _event(kind: str, snapshot: Snapshot, actor: str) -> Event:

@@ -1,5 +1,7 @@
 """REST views of snapshots."""
 
+from dataclasses import replace
+
 from controlplane import fields
 from controlplane.api import query
 from controlplane.api.bodies import BodyField, label_field
@@ -10,10 +12,17 @@ from controlplane.models import Role
 from datasets.access import snapshot_for, visible_snapshots, volume_for
 from datasets.actions.snapshots import delete_snapshot, restore_snapshot, take_snapshot
 from datasets.api.schemas import SNAPSHOT
-from datasets.queries.volumes import snapshot_rows, snapshot_shape, snapshot_shapes, volume_shape
+from datasets.queries.volumes import (
+    snapshot_rows,
+    snapshot_shape,
+    snapshot_shapes,
+    snapshots_taken_for,
+    volume_shape,
+)
 
 NEW_SNAPSHOT = {"volume": BodyField(fields.text(36), {**STRING, "format": "uuid"}, is_required=True)}
 RESTORE = {"name": label_field(63, is_required=True)}
+CAUSES = query.texts("With these causes.")
 SNAPSHOTS = Listing(
     SNAPSHOT,
     {"created_at": ("created_at", "id"), "number": ("number", "id")},
@@ -23,7 +32,7 @@ SNAPSHOTS = Listing(
         "volume": Filter("volume_name__in", query.texts("Of volumes with these names.")),
         "number": Filter("number", query.whole(1, 1 << 31, "With this number.")),
         "job": Filter("job_name__in", query.texts("That record the progress of jobs with these names.")),
-        "cause": Filter("cause__regex", query.members("With these causes.")),
+        "cause": Filter("pk__in", replace(CAUSES, read=lambda text: snapshots_taken_for(CAUSES.read(text)))),
         "state": IN_STATES,
     },
 )

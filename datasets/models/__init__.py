@@ -8,7 +8,14 @@ from datasets.models.code_imports import CodeImport
 from datasets.models.datasets import Dataset, DatasetTag, DatasetVersion
 from datasets.models.registrations import DatasetRegistration
 from datasets.models.volume_readings import VolumeReading
-from datasets.models.volumes import KnownStorageClass, Snapshot, SnapshotNumber, Volume, VolumeUse
+from datasets.models.volumes import (
+    KnownStorageClass,
+    Snapshot,
+    SnapshotCause,
+    SnapshotNumber,
+    Volume,
+    VolumeUse,
+)
 
 __all__ = [
     "Artifact",
@@ -23,6 +30,7 @@ __all__ = [
     "DatasetVersion",
     "KnownStorageClass",
     "Snapshot",
+    "SnapshotCause",
     "SnapshotNumber",
     "Volume",
     "VolumeReading",

@@ -119,8 +119,6 @@ class Snapshot(models.Model):
     state = models.CharField(max_length=10, default=PENDING)
     reason = models.CharField(max_length=40, blank=True, default="")
     message = models.CharField(max_length=1000, blank=True, default="")
-    # "request", "schedule", or the job's events, separated by commas.
-    cause = models.CharField(max_length=40)
     # Identifies the job's events, so that each triggers one snapshot only: "best:0.5 epoch:1:7". "" for a request.
     mark = models.CharField(max_length=LONGEST_MARK, blank=True, default="")
     job = models.ForeignKey("jobs.Job", models.SET_NULL, null=True, related_name="snapshots")
@@ -152,5 +150,17 @@ class Snapshot(models.Model):
 
     @property
     def causes(self) -> list[str]:
-        """What the snapshot was taken for: "request", "schedule", or one or several events of the job."""
-        return self.cause.split(",")
+        """What the snapshot was taken for: "request", "schedule", or one or several events of the job, the most
+        important one first."""
+        return [row.cause for row in self.cause_rows.all()]
+
+
+class SnapshotCause(models.Model):
+    """One of the causes of a snapshot. The ids of a snapshot's rows ascend in the order of importance."""
+
+    snapshot = models.ForeignKey(Snapshot, models.CASCADE, related_name="cause_rows")
+    cause = models.CharField(max_length=40)
+
+    class Meta:
+        ordering = ["pk"]
+        constraints = [models.UniqueConstraint(fields=["snapshot", "cause"], name="snapshot_cause_once")]

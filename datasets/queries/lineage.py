@@ -120,7 +120,9 @@ def _runs(first: Sequence[Any], jobs: Jobs) -> tuple[list[Job], bool]:
         "dataset_uses", DatasetUse.objects.select_related("version__dataset__project").order_by("pk")
     )
     kept = Prefetch("artifacts", Artifact.objects.filter(state=Artifact.READY).order_by("name"))
-    taken = Prefetch("snapshots", Snapshot.objects.order_by("created_at", "number"))
+    taken = Prefetch(
+        "snapshots", Snapshot.objects.order_by("created_at", "number").prefetch_related("cause_rows")
+    )
     found = list(rows.prefetch_related(uses, reads, kept, taken).order_by("submit_rank"))
     return found, len(known) > RUNS_MOST
 
@@ -153,7 +155,7 @@ def _add_run(builder: Builder, job: Job, seen: Collection[Any]) -> None:
     for artifact in job.artifacts.all():
         builder.link(run, _artifact(artifact), artifact.path)
     for snapshot in job.snapshots.all():
-        builder.link(run, _snapshot(snapshot), snapshot.cause)
+        builder.link(run, _snapshot(snapshot), ",".join(snapshot.causes))
 
 
 def _add_volume(builder: Builder, mount: VolumeUse, run: Node) -> None:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.db.models import QuerySet
@@ -12,7 +13,7 @@ from controlplane.engines.base import Mount
 from controlplane.engines.kinds import engine_kind, engine_kinds
 from controlplane.models import Cluster, Command, Project
 from controlplane.models.prepared import Rows, prepared
-from datasets.models import KnownStorageClass, Snapshot, Volume, VolumeUse
+from datasets.models import KnownStorageClass, Snapshot, SnapshotCause, Volume, VolumeUse
 from datasets.models.volumes import ONE_JOB, READY
 from datasets.storage.claims import claim_name
 from datasets.storage.classes import StorageClass
@@ -351,7 +352,12 @@ def _use_shape(use: VolumeUse) -> dict[str, Any]:
 
 def snapshot_rows(rows: QuerySet[Snapshot]) -> list[Snapshot]:
     """Return the rows of the query with the relations that `snapshot_shapes` needs."""
-    return list(rows.select_related("project"))
+    return list(rows.select_related("project").prefetch_related("cause_rows"))
+
+
+def snapshots_taken_for(causes: Sequence[str]) -> QuerySet[SnapshotCause, UUID]:
+    """Return the ids of the snapshots with any of these causes, as a subquery."""
+    return SnapshotCause.objects.filter(cause__in=causes).order_by().values_list("snapshot", flat=True)
 
 
 def snapshot_shapes(snapshots: Sequence[Snapshot]) -> list[dict[str, Any]]:
@@ -366,6 +372,7 @@ def snapshot_shape(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _snapshot_shape(snapshot: Snapshot, progress: dict[str, Any] | None) -> dict[str, Any]:
+    causes = snapshot.causes
     return {
         "id": str(snapshot.pk),
         "name": str(snapshot),
@@ -375,8 +382,8 @@ def _snapshot_shape(snapshot: Snapshot, progress: dict[str, Any] | None) -> dict
         "volume_id": str(snapshot.volume_id) if snapshot.volume_id else None,
         "storage_class": snapshot.storage_class,
         "volume_bytes": snapshot.volume_bytes,
-        "cause": snapshot.causes[0],
-        "causes": snapshot.causes,
+        "cause": causes[0],
+        "causes": causes,
         "job_id": str(snapshot.job_id) if snapshot.job_id else None,
         "job": snapshot.job_name or None,
         "attempt": snapshot.attempt or None,

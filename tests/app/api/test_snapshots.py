@@ -44,7 +44,8 @@ def watched_job(cast, *events: str, **fields) -> Job:
 
 def taken() -> list[tuple[str, str]]:
     snapshot_on_events()
-    return list(Snapshot.objects.order_by("number").values_list("cause", "mark"))
+    rows = Snapshot.objects.order_by("number").prefetch_related("cause_rows")
+    return [(",".join(one.causes), one.mark) for one in rows]
 
 
 def test_a_snapshot_is_taken_listed_and_restored_to_a_new_volume(api, cast, volume):

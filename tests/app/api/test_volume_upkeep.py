@@ -105,7 +105,7 @@ def test_snapshots_are_taken_by_the_clock_once_per_period_and_kept_by_rules(api,
         work()
     remove_old_snapshots()
     work()
-    rows = volume.snapshots.order_by("number").values_list("number", "cause", "state")
+    rows = volume.snapshots.order_by("number").values_list("number", "cause_rows__cause", "state")
     assert list(rows) == [(2, "schedule", "ready"), (3, "schedule", "ready")]
     assert ana.patch(path, {"snapshot_minutes": None}).body["next_snapshot_at"] is None
     snapshot_on_schedule(now + timedelta(days=9))

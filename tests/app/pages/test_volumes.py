@@ -111,7 +111,8 @@ def test_the_page_of_a_job_shows_its_volumes_and_their_snapshots(cast, volume):
     before = text(vera.get(f"/jobs/{job.pk}"))
     assert (f'href="/volumes/{volume.pk}"' in before, "data@1" in before) == (True, False)
     snapshot = make_snapshot(volume)
-    Snapshot.objects.filter(pk=snapshot.pk).update(job=job, cause="best_metric", progress={"accuracy": 0.93})
+    Snapshot.objects.filter(pk=snapshot.pk).update(job=job, progress={"accuracy": 0.93})
+    snapshot.cause_rows.update(cause="best_metric")
     after = text(vera.get(f"/jobs/{job.pk}"))
     assert ("data@1" in after, "accuracy 0.93" in after, "best metric" in after) == (True, True, True)
 
