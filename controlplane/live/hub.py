@@ -9,12 +9,12 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from controlplane.live import topics
-from controlplane.live.database_changes import DatabaseChanges
+from controlplane.live.database_changes import database_changes
 from controlplane.live.database_thread import DatabaseThread
 from controlplane.live.feeds import Feed, Key, Reader, SubscribeRequest, TickResult, Update
 from controlplane.live.frames import error_frame
@@ -65,7 +65,7 @@ class Hub:
     def __init__(self, pace: Pace | None = None) -> None:
         self.pace = pace or Pace()
         self._thread = DatabaseThread("live")
-        self._reader, self._changes = Reader(), DatabaseChanges()
+        self._reader, self._changes = Reader(), database_changes()
         self._feeds: dict[Key, Feed] = {}
         # By listener: topic -> its feed, None until the subscription is answered.
         self._listeners: dict[Listener, dict[str, Feed | None]] = {}
@@ -198,16 +198,15 @@ class Hub:
     async def _tick(self, now: float) -> None:
         is_recheck_due = now - self._last_recheck >= self.pace.recheck
         # Asked first: a commit after it is found by this tick or by the next.
-        if not (self._changes.has_any() or self._requests or is_recheck_due or self._follows_logs()):
+        is_announced = self._changes.has_any()
+        if not (is_announced or self._requests or is_recheck_due or self._follows_logs()):
             return
         requests, self._requests = self._wanted_asks(), []
         # Copied, because the event loop continues while the thread reads.
         identities = list(self._identities)
         feeds = list(self._feeds.values())
         try:
-            found = await self.in_thread(
-                lambda: self._reader.look(feeds, requests, identities, is_recheck_due=is_recheck_due)
-            )
+            found = await self.in_thread(self._look, feeds, requests, identities, is_recheck_due)
         # The read was cancelled or failed, so its requests are kept for the next tick.
         except BaseException:
             self._changes.forget()
@@ -215,10 +214,23 @@ class Hub:
             raise
         if found.had_events:
             self._last_event = now
+            if not is_announced:
+                self._changes.note_missed()
         if is_recheck_due:
             self._last_recheck = now
             self._sweep(now)
         self._apply(found)
+
+    def _look(
+        self,
+        feeds: Sequence[Feed],
+        requests: Sequence[SubscribeRequest],
+        identities: Sequence[Identity],
+        is_recheck_due: bool,
+    ) -> TickResult:
+        """Read what changed. Runs on the hub's thread."""
+        self._changes.prepare()
+        return self._reader.look(feeds, requests, identities, is_recheck_due=is_recheck_due)
 
     def _wanted_asks(self) -> list[SubscribeRequest]:
         """Return the pending requests that are still wanted: the last one of each listener for each topic."""

@@ -8,6 +8,8 @@ from django.utils import timezone
 from controlplane.models.bulk_insert import insert_rows
 
 SYSTEM = "system"
+# Name of the counter that numbers events, and the channel that PostgreSQL notifies when it is advanced.
+EVENT, EVENTS_CHANNEL = "event", "trainyard_events"
 
 
 class CounterManager(models.Manager["Counter"]):
@@ -16,8 +18,12 @@ class CounterManager(models.Manager["Counter"]):
         it last."""
         table = connection.ops.quote_name(self.model._meta.db_table)
         with connection.cursor() as cursor:
+            # Notified at the commit. In the same statement, which spares a round trip; who writes events waits for
+            # others that do anyway, as notifying transactions do.
+            is_notified = name == EVENT and connection.vendor == "postgresql"
+            notified = f", pg_notify('{EVENTS_CHANNEL}', '')" if is_notified else ""
             cursor.execute(
-                f"UPDATE {table} SET value = value + %s WHERE name = %s RETURNING value",  # noqa: S608  # our own table
+                f"UPDATE {table} SET value = value + %s WHERE name = %s RETURNING value{notified}",  # noqa: S608  # our own table
                 (by, name),
             )
             return int(cursor.fetchone()[0])
@@ -46,7 +52,7 @@ class EventManager(models.Manager["Event"]):
             return self.last_seq()
         # Without a transaction, a reader could see the number before the row.
         with transaction.atomic(savepoint=False):
-            last = Counter.objects.advance("event", len(written))
+            last = Counter.objects.advance(EVENT, len(written))
             for offset, event in enumerate(reversed(written)):
                 event.seq = last - offset
             insert_rows(written)
@@ -54,7 +60,7 @@ class EventManager(models.Manager["Event"]):
 
     def last_seq(self) -> int:
         """Return the number of the newest event; 0 if there is none."""
-        return Counter.objects.values_list("value", flat=True).get(name="event")
+        return Counter.objects.values_list("value", flat=True).get(name=EVENT)
 
     def after(self, seq: int, limit: int) -> Iterable["Event"]:
         """Return up to `limit` events numbered above `seq`, oldest first."""
