@@ -131,8 +131,10 @@ class Command(BaseCommand):
 def _where_to_look() -> str:
     if is_fresh("loop", LOOP_SECONDS):
         return f"Watch them at {settings.PUBLIC_URL}/"
+    # A loop that has just been started on a busy machine has completed no cycle yet.
     return (
-        f"The jobs wait because `make up` is not running. Start it, then watch them at {settings.PUBLIC_URL}/"
+        "The jobs wait: `make up` is not running, or its loop has not begun yet. Once it has, watch them at"
+        f" {settings.PUBLIC_URL}/"
     )
 
 
