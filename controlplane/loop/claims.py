@@ -1,13 +1,16 @@
 """Leases: named locks in the database. A conditional UPDATE claims one with a token, and the database's clock decides
 when it expires."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from controlplane.loop.claim_tokens import new_token
 from controlplane.models import Lease
+from controlplane.models.prepared import Rows, Values, prepared, prepared_update
 
 COLLECT_LEASE = "collect"
 # After a longer pause in collecting telemetry it is unknown whether jobs were idle.
@@ -37,8 +40,7 @@ def claim_all(names: Collection[str], seconds: int) -> tuple[str, set[str]]:
 def renew(name: str, token: str, seconds: int) -> bool:
     """Extend a lease that this token holds, to `seconds` from now. Return False if it has expired or another token
     has it."""
-    ours = Lease.objects.filter(name=name, token=token, expires_at__gt=Now())
-    return ours.update(expires_at=Now() + timedelta(seconds=seconds)) == 1
+    return _renewal(seconds)(name, token) == 1
 
 
 def extend(name: str, token: str, seconds: int) -> bool:
@@ -62,8 +64,10 @@ def keep(name: str, token: str, seconds: int) -> str | None:
 def release(name: str, token: str, *, is_complete: bool) -> None:
     """Release a lease, if this token still has it. `is_complete`: also record that its work is done now (see
     `is_fresh`)."""
-    completed = {"completed_at": Now()} if is_complete else {}
-    Lease.objects.filter(name=name, token=token).update(token="", expires_at=Now(), **completed)
+    if is_complete:
+        _complete(name, token)
+    else:
+        _free(name, token)
 
 
 def release_all(names: Collection[str], token: str, *, is_complete: bool) -> None:
@@ -72,14 +76,15 @@ def release_all(names: Collection[str], token: str, *, is_complete: bool) -> Non
     Lease.objects.filter(name__in=names, token=token).update(token="", expires_at=Now(), **completed)
 
 
-def note_complete(name: str) -> None:
+@prepared_update
+def note_complete(name: str) -> tuple[QuerySet[Lease], Values]:
     """Record that the work of a lease is done now, unless another process has the lease."""
-    Lease.objects.filter(name=name, expires_at__lte=Now()).update(completed_at=Now())
+    return Lease.objects.filter(name=name, expires_at__lte=Now()), {"completed_at": Now()}
 
 
 def is_fresh(name: str, seconds: float) -> bool:
     """Return whether the work of the lease `name` was recorded as done within the last `seconds`."""
-    return Lease.objects.filter(name=name, completed_at__gte=Now() - timedelta(seconds=seconds)).exists()
+    return bool(_completion(seconds)(name))
 
 
 def _held_by(token: str) -> set[str]:
@@ -87,5 +92,46 @@ def _held_by(token: str) -> set[str]:
 
 
 def _take(name: str, token: str, seconds: int) -> bool:
-    free = Lease.objects.filter(name=name, expires_at__lte=Now())
-    return free.update(token=token, expires_at=Now() + timedelta(seconds=seconds)) == 1
+    return _claim(seconds)(name, token) == 1
+
+
+# Compiled once for each length of a lease, of which there are few: the loop claims and releases leases every second.
+@cache
+def _claim(seconds: int) -> Callable[[str, str], int]:
+    @prepared_update
+    def take(name: str, token: str) -> tuple[QuerySet[Lease], Values]:
+        free = Lease.objects.filter(name=name, expires_at__lte=Now())
+        return free, {"token": token, "expires_at": Now() + timedelta(seconds=seconds)}
+
+    return take
+
+
+@cache
+def _renewal(seconds: int) -> Callable[[str, str], int]:
+    @prepared_update
+    def renew(name: str, token: str) -> tuple[QuerySet[Lease], Values]:
+        ours = Lease.objects.filter(name=name, token=token, expires_at__gt=Now())
+        return ours, {"expires_at": Now() + timedelta(seconds=seconds)}
+
+    return renew
+
+
+@cache
+def _completion(seconds: float) -> Callable[[str], Sequence[object]]:
+    @prepared
+    def completed(name: str) -> Rows[Lease]:
+        recent = Lease.objects.filter(name=name, completed_at__gte=Now() - timedelta(seconds=seconds))
+        return recent.values_list("name")
+
+    return completed
+
+
+@prepared_update
+def _complete(name: str, token: str) -> tuple[QuerySet[Lease], Values]:
+    ours = Lease.objects.filter(name=name, token=token)
+    return ours, {"token": "", "expires_at": Now(), "completed_at": Now()}
+
+
+@prepared_update
+def _free(name: str, token: str) -> tuple[QuerySet[Lease], Values]:
+    return Lease.objects.filter(name=name, token=token), {"token": "", "expires_at": Now()}

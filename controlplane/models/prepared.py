@@ -14,16 +14,18 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 from uuid import UUID
 
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Expression, Model, QuerySet
 from django.db.models.sql.compiler import SQLCompiler
+from django.db.models.sql.subqueries import UpdateQuery
 
 Arguments = ParamSpec("Arguments")
 Row = TypeVar("Row")
 AnyModel = TypeVar("AnyModel", bound=Model)
 # Rows fetched from the driver at once; with Django's 100 each cycle fetched 10,000 devices in 100 calls.
 CHUNK = 10_000
+Values: TypeAlias = dict[str, Any]
 Rows: TypeAlias = QuerySet[AnyModel, tuple[Any, ...]]
 """The type of a `values_list` query with several columns."""
 
@@ -36,22 +38,41 @@ def prepared(build: Callable[Arguments, QuerySet[Any, Row]]) -> Callable[Argumen
     nothing else in its query may depend on the arguments. Callers pass integers, strings, datetimes or UUIDs, by
     position only; anything else raises TypeError.
     """
+    of_placeholders: Callable[..., QuerySet[Any, Row]] = build
+    return _calling(build, lambda given: _Prepared(of_placeholders(*given)).rows)
+
+
+def prepared_update(build: Callable[Arguments, tuple[QuerySet[Any], Values]]) -> Callable[Arguments, int]:
+    """Decorator: return a function that updates the rows of the query that `build` returns, to the values by column
+    that it returns, and returns how many rows it updated.
+
+    The SQL is compiled once per connection. For the arguments the rules of `prepared` hold; `build` may also use a
+    placeholder as a value.
+    """
+    of_placeholders: Callable[..., tuple[QuerySet[Any], Values]] = build
+    return _calling(build, lambda given: _PreparedUpdate(*of_placeholders(*given)).run)
+
+
+def _calling(
+    build: Callable[Arguments, Any], compiled: Callable[..., Callable[[Sequence[Any]], Row]]
+) -> Callable[Arguments, Row]:
+    """Return a function of the arguments of `build`. It passes them to what `compiled` returns for a placeholder of
+    each argument, which it calls once per connection."""
     count = build.__code__.co_argcount
 
     @wraps(build)
-    def read(*arguments: Arguments.args, **named: Arguments.kwargs) -> list[Row]:
+    def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Row:
         if named or len(arguments) != count:
             raise TypeError(f"{build.__name__} takes {count} arguments by position")
         # Stored on the connection, because a compiled query is neither thread-safe nor valid for another connection.
-        known: dict[Any, _Prepared] = vars(connections[DEFAULT_DB_ALIAS]).setdefault("prepared", {})
-        query = known.get(build)
-        if query is None:
-            of_placeholders: Callable[..., QuerySet[Any, Row]] = build
-            query = _Prepared(of_placeholders(*map(_Placeholder, range(count))))
-            known[build] = query
-        return query.rows(arguments)
+        known: dict[Any, Any] = vars(connections[DEFAULT_DB_ALIAS]).setdefault("prepared", {})
+        run = known.get(build)
+        if run is None:
+            run = known[build] = compiled(tuple(map(_Placeholder, range(count))))
+        result: Row = run(arguments)
+        return result
 
-    return read
+    return call
 
 
 class _Placeholder(Expression):
@@ -90,18 +111,43 @@ class _Compiler(SQLCompiler):
         if self.compiled is None:
             self.compiled = super().as_sql(*args, **kwargs)
         sql, parameters = self.compiled
-        given = (self._given(one) if isinstance(one, _Placeholder) else one for one in parameters)
-        return sql, tuple(given)
+        return sql, _given(parameters, self.arguments, self.connection)
 
     def get_converters(self, expressions: Any) -> dict[int, Any]:
         if self.converters is None:
             self.converters = super().get_converters(expressions)
         return self.converters
 
-    def _given(self, placeholder: _Placeholder) -> Any:
-        value = self.arguments[placeholder.index]
-        if isinstance(value, datetime):
-            return self.connection.ops.adapt_datetimefield_value(value)
-        if isinstance(value, UUID) and not self.connection.features.has_native_uuid_field:
-            return value.hex
-        return value
+
+class _PreparedUpdate:
+    """An UPDATE whose SQL is compiled once."""
+
+    def __init__(self, queryset: QuerySet[Any], values: Values) -> None:
+        self._connection = connections[queryset.db]
+        query: Any = queryset.query.chain(UpdateQuery)
+        query.add_update_values(values)
+        self._sql, self._parameters = query.get_compiler(connection=self._connection).as_sql()
+
+    def run(self, arguments: Sequence[Any]) -> int:
+        with transaction.mark_for_rollback_on_error(using=self._connection.alias):
+            with self._connection.cursor() as cursor:
+                cursor.execute(self._sql, _given(self._parameters, arguments, self._connection))
+                return int(cursor.rowcount)
+
+
+def _given(
+    parameters: Sequence[Any], arguments: Sequence[Any], connection: BaseDatabaseWrapper
+) -> tuple[Any, ...]:
+    """Return the parameters of a statement with arguments in the place of placeholders."""
+    return tuple(
+        _adapted(arguments[one.index], connection) if isinstance(one, _Placeholder) else one
+        for one in parameters
+    )
+
+
+def _adapted(value: Any, connection: BaseDatabaseWrapper) -> Any:
+    if isinstance(value, datetime):
+        return connection.ops.adapt_datetimefield_value(value)
+    if isinstance(value, UUID) and not connection.features.has_native_uuid_field:
+        return value.hex
+    return value

@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from threading import Thread
+from uuid import uuid4
 
 import pytest
 from django.db import connection
@@ -9,7 +10,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane.models import Node
-from controlplane.models.prepared import Rows, prepared
+from controlplane.models.prepared import Rows, Values, prepared, prepared_update
 from jobs.models import Job
 from tests.builders import make_cluster, make_job, make_project
 
@@ -30,6 +31,25 @@ def names_of(job: object) -> Rows[Job]:
 @prepared
 def nodes_named(name: str) -> "QuerySet[Node, str]":
     return Node.objects.filter(name=name).only("name").values_list("name", flat=True)
+
+
+@prepared_update
+def rename(job: object, name: str, at: datetime) -> tuple[QuerySet[Job], Values]:
+    return Job.objects.filter(pk=job), {"name": name, "active_at": at, "reason": "renamed"}
+
+
+def test_an_update_is_that_of_the_plain_query_whatever_the_arguments(django_assert_num_queries):
+    first, second = make_job(make_project(), "a"), make_job(make_project("team-b"), "b")
+    for job, name in ((first, "c"), (second, "d"), (first, "e")):
+        at = timezone.now()
+        with django_assert_num_queries(1):
+            assert rename(job.pk, name, at) == 1
+        job.refresh_from_db()
+        assert (job.name, job.active_at, job.reason) == (name, at, "renamed")
+    assert second.name == "d"
+    assert rename(uuid4(), "f", timezone.now()) == 0
+    with pytest.raises(TypeError, match="3 arguments"):
+        rename(first.pk)
 
 
 def test_rows_are_as_of_the_plain_query_whatever_the_arguments(django_assert_num_queries):
