@@ -21,7 +21,7 @@ def record_allocation(now: datetime, changes: Mapping[int, int] | None = None) -
     allocations of all are summed, once a minute.
     """
     if changes is None:
-        _write(GPUS_ALLOCATED, "project", _last_of(Project.objects.all()), dict(_held_by_project()), now)
+        _write(GPUS_ALLOCATED, "project", _last_of_projects(), dict(_held_by_project()), now)
         _write(GPUS_ALLOCATED, "cluster", _last_of_clusters(), dict(_held_by_cluster()), now)
         return
     # The sums read every allocation of the cluster: 12 ms for 10,000.
@@ -48,6 +48,11 @@ def _held_by_project() -> Rows[Allocation]:
 def _held_by_cluster() -> Rows[Device]:
     devices = Device.objects.values_list("node__cluster_id")
     return devices.annotate(sum=Sum("allocated_milli")).order_by()
+
+
+@prepared
+def _last_of_projects() -> Rows[Project]:
+    return _last_of(Project.objects.all())
 
 
 @prepared

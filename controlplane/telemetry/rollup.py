@@ -1,13 +1,15 @@
 """Combine samples into coarser ones with age, and delete expired rows, a bounded number at a time."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 from django.contrib.sessions.models import Session
-from django.db.models import Max, Min, QuerySet
+from django.db.models import Model
 
 from controlplane.models import Command, Cycle, Event, IdempotencyRecord, Sample
+from controlplane.models.prepared import Rows, prepared
 from controlplane.telemetry.metrics import KEEP, SAMPLED, STEPS, floor
 from controlplane.telemetry.samples import rolled, upsert
 
@@ -32,23 +34,22 @@ def roll_up(now: datetime) -> None:
     for fine, coarse in pairwise(STEPS):
         _join(fine, coarse, now)
     for step in STEPS:
-        _delete(Sample.objects.filter(step_seconds=step, at__lt=now - KEEP[step]))
-    _delete(Event.objects.filter(at__lt=now - KEEP_EVENTS))
+        _delete(Sample, _old_samples(step, now - KEEP[step]))
+    _delete(Event, _old_events(now - KEEP_EVENTS))
     _clear_ticks(now)
-    _delete(Cycle.objects.filter(at__lt=now - KEEP_WORK))
-    _delete(Command.objects.filter(state__in=Command.FINISHED, finished_at__lt=now - KEEP_WORK))
-    _delete(IdempotencyRecord.objects.filter(created_at__lt=now - KEEP_REQUESTS))
-    _delete(Session.objects.filter(expire_date__lt=now))
+    _delete(Cycle, _old_cycles(now - KEEP_WORK))
+    _delete(Command, _old_commands(now - KEEP_WORK))
+    _delete(IdempotencyRecord, _old_requests(now - KEEP_REQUESTS))
+    _delete(Session, _old_sessions(now))
 
 
 def _join(fine: int, coarse: int, now: datetime) -> None:
     """Combine samples of step `fine` into samples of step `coarse`, from the newest coarse one on, which may have
     been incomplete."""
-    newest = Sample.objects.filter(step_seconds=coarse).aggregate(at=Max("at"))["at"]
-    start = newest or Sample.objects.filter(step_seconds=fine).aggregate(at=Min("at"))["at"]
-    if start is None:
+    first = _newest(coarse) or _oldest(fine)
+    if not first:
         return
-    start = floor(start, coarse)
+    start = floor(first[0][0], coarse)
     end = min(now, start + timedelta(seconds=coarse * SPAN_MOST))
     rows = Sample.objects.filter(step_seconds=fine, at__gte=start, at__lte=end)
     upsert(rolled(rows.iterator(), coarse))
@@ -58,14 +59,60 @@ def _clear_ticks(now: datetime) -> None:
     """Delete old telemetry events, DELETE_MOST per call. Remembers the last number examined, because events have no
     index by kind."""
     global _ticks_cleared_to
-    old = Event.objects.filter(seq__gt=_ticks_cleared_to, at__lt=now - KEEP_TICKS).order_by("seq")
-    batch = list(old.values_list("seq", "kind")[:DELETE_MOST])
+    batch = _old_ticks(_ticks_cleared_to, now - KEEP_TICKS)
     if batch:
         Event.objects.filter(pk__in=[seq for seq, kind in batch if kind == SAMPLED]).delete()
         _ticks_cleared_to = batch[-1][0]
 
 
-def _delete(rows: QuerySet[Any]) -> None:
-    keys = list(rows.values_list("pk", flat=True)[:DELETE_MOST])
+def _delete(model: type[Model], keys: Sequence[tuple[Any, ...]]) -> None:
+    """Delete the rows with these primary keys, each in a tuple."""
     if keys:
-        rows.model._default_manager.filter(pk__in=keys).delete()
+        model._default_manager.filter(pk__in=[key for (key,) in keys]).delete()
+
+
+@prepared
+def _newest(step_seconds: int) -> Rows[Sample]:
+    return Sample.objects.filter(step_seconds=step_seconds).order_by("-at").values_list("at")[:1]
+
+
+@prepared
+def _oldest(step_seconds: int) -> Rows[Sample]:
+    return Sample.objects.filter(step_seconds=step_seconds).order_by("at").values_list("at")[:1]
+
+
+@prepared
+def _old_samples(step_seconds: int, before: datetime) -> Rows[Sample]:
+    return Sample.objects.filter(step_seconds=step_seconds, at__lt=before).values_list("pk")[:DELETE_MOST]
+
+
+@prepared
+def _old_events(before: datetime) -> Rows[Event]:
+    return Event.objects.filter(at__lt=before).values_list("pk")[:DELETE_MOST]
+
+
+@prepared
+def _old_ticks(after: int, before: datetime) -> Rows[Event]:
+    old = Event.objects.filter(seq__gt=after, at__lt=before).order_by("seq")
+    return old.values_list("seq", "kind")[:DELETE_MOST]
+
+
+@prepared
+def _old_cycles(before: datetime) -> Rows[Cycle]:
+    return Cycle.objects.filter(at__lt=before).values_list("pk")[:DELETE_MOST]
+
+
+@prepared
+def _old_commands(before: datetime) -> Rows[Command]:
+    old = Command.objects.filter(state__in=Command.FINISHED, finished_at__lt=before)
+    return old.values_list("pk")[:DELETE_MOST]
+
+
+@prepared
+def _old_requests(before: datetime) -> Rows[IdempotencyRecord]:
+    return IdempotencyRecord.objects.filter(created_at__lt=before).values_list("pk")[:DELETE_MOST]
+
+
+@prepared
+def _old_sessions(before: datetime) -> Rows[Session]:
+    return Session.objects.filter(expire_date__lt=before).values_list("pk")[:DELETE_MOST]

@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from django.db.models import QuerySet
+
 from controlplane.models import Sample
+from controlplane.models.prepared import prepared
 from controlplane.telemetry.metrics import Aggregate, Key, floor, joined
 
 STEP_SECONDS = 10
@@ -49,7 +52,7 @@ def write_samples(rows: Iterable[tuple[Key, datetime, Aggregate]]) -> None:
     step is merged in."""
     new = {(*key, at): aggregate for key, at, aggregate in rows}
     times = {at for *_, at in new}
-    for known in Sample.objects.filter(step_seconds=STEP_SECONDS, at__in=times):
+    for known in (sample for at in times for sample in _written_at(at)):
         aggregate = new.get((known.metric, known.by, known.subject, known.at))
         if aggregate is not None:
             aggregate.add(Aggregate(known.minimum, known.maximum, known.total, known.count))
@@ -57,6 +60,11 @@ def write_samples(rows: Iterable[tuple[Key, datetime, Aggregate]]) -> None:
         _row((metric, by, subject), STEP_SECONDS, at, aggregate)
         for (metric, by, subject, at), aggregate in new.items()
     )
+
+
+@prepared
+def _written_at(at: datetime) -> QuerySet[Sample]:
+    return Sample.objects.filter(step_seconds=STEP_SECONDS, at=at)
 
 
 def upsert(rows: Iterable[Sample]) -> None:

@@ -170,12 +170,15 @@ def _job_counts(cluster: int) -> Rows[Job]:
 def sample_holders(accumulator: Accumulator, cluster: Cluster, seconds: float) -> None:
     """Add to `accumulator` the GPU seconds of the last `seconds` for every project's users, by current
     allocations."""
-    held = Allocation.objects.filter(released_at=None, pod__node__cluster=cluster)
-    owners = (
-        held.values_list("pod__job__project_id", "pod__job__user_id").annotate(Sum("milli_gpus")).order_by()
-    )
-    for project_id, user_id, milli in owners:
+    for project_id, user_id, milli in _held_by_user(cluster.pk):
         accumulator.add((GPU_SECONDS, MEMBER, f"{project_id}/{user_id}"), milli / 1000 * seconds)
+
+
+@prepared
+def _held_by_user(cluster: int) -> Rows[Allocation]:
+    held = Allocation.objects.filter(released_at=None, pod__node__cluster=cluster)
+    owners = held.values_list("pod__job__project_id", "pod__job__user_id")
+    return owners.annotate(Sum("milli_gpus")).order_by()
 
 
 def rounded(value: float | None) -> float | None:
