@@ -33,8 +33,9 @@ app.conf.update(
         "visibility_timeout": 120,
         "socket_timeout": 2,
         "socket_connect_timeout": 1,
-        # Each look for messages of dead workers is three requests, in every worker. The rows find them too.
-        "unacked_restore_interval": 60,
+        # Each look for messages of dead workers is five requests, in every worker, also of an idle instance. They are
+        # needed for nothing: the loop sends a command again that no worker claims, and wakes without a message too.
+        "unacked_restore_interval": 600,
         "unacked_restore_throttle": 1,
     },
     imports=["controlplane.loop.tasks", "controlplane.commands.tasks"],

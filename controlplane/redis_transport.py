@@ -16,6 +16,9 @@ from kombu.transport import redis
 # The longest time that Redis holds a request for messages. A request on a connection that broke without notice is
 # given up after this plus two health checks (25 s each).
 REQUEST_SECONDS = 10
+# The same on a Unix socket, whose connections never break without notice.
+LOCAL_REQUEST_SECONDS = 60
+LOCAL = "socket://"
 # The shortest period of the transport's timers. One has a period of a second: it renews queues that expire, which we
 # do not have.
 TIMER_SECONDS = 30
@@ -45,6 +48,11 @@ class Transport(redis.Transport):
 
     Channel = Channel
     brpop_timeout = REQUEST_SECONDS
+
+    def __init__(self, client: Any, **options: Any) -> None:
+        super().__init__(client, **options)  # type: ignore[no-untyped-call]  # kombu has types for some functions
+        if (client.hostname or "").startswith(LOCAL):
+            self.brpop_timeout = LOCAL_REQUEST_SECONDS
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Add the connection's sockets and timers to the hub `loop`, once per connection."""

@@ -88,7 +88,11 @@ class Child:
     def cap_log(self) -> None:
         """Truncate the log if it is larger than LARGEST_LOG_BYTES, keeping its content in one older file unless the
         disk is full. The file is copied, not renamed, because the child appends to its open descriptor."""
-        if self.log_path.exists() and self.log_path.stat().st_size > LARGEST_LOG_BYTES:
+        try:
+            size = os.stat(self.log_path).st_size
+        except FileNotFoundError:
+            return
+        if size > LARGEST_LOG_BYTES:
             older = self.log_path.with_suffix(".log.1")
             try:
                 shutil.copyfile(self.log_path, older)

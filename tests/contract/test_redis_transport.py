@@ -81,6 +81,17 @@ def test_the_worker_s_connections_use_it(address: str) -> None:
     assert isinstance(app.connection_for_read(address).transport, redis_transport.Transport)
 
 
+@pytest.mark.parametrize(
+    ("address", "seconds"),
+    [
+        ("redis://localhost/0", redis_transport.REQUEST_SECONDS),
+        ("redis+socket:///run/redis.sock", redis_transport.LOCAL_REQUEST_SECONDS),
+    ],
+)
+def test_a_request_on_a_connection_that_cannot_break_unnoticed_is_long(address: str, seconds: int) -> None:
+    assert app.connection_for_read(address).transport.brpop_timeout == seconds
+
+
 def test_a_worker_that_held_all_it_may_takes_the_next_message_after_an_acknowledgement(
     worker: Worker, url: str
 ) -> None:
