@@ -36,6 +36,11 @@ class WatchingEngine(Protocol):
         unknown. Returns at once."""
 
 
+def has_claims(_: datetime | None = None) -> bool:
+    """Return whether a cluster has volumes that are claims. One query."""
+    return any(engine_kind(cluster.engine).claims_volumes for cluster in attached_clusters())
+
+
 def check_claims(_: datetime | None = None) -> None:
     """Queue a check of every volume and cache location whose claim differs from its row. Safe to repeat."""
     for cluster in attached_clusters():

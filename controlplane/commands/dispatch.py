@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from controlplane.celery_app import app
-from controlplane.commands.outcomes import due
+from controlplane.commands.outcomes import due, is_any_unfinished
 from controlplane.commands.registry import kinds_on, task_queues
 from controlplane.commands.tasks import carry_out, carry_out_here
 from controlplane.models import Command
@@ -44,6 +44,8 @@ class Dispatcher:
         """Send the due commands that were not sent in the last SEND_AGAIN_SECONDS, at most MOST_QUEUED per queue and
         none to a queue that is full. Execute those of a queue on own threads if Redis does not answer. Return how many
         were selected, sent or not. Does not wait for them."""
+        if not is_any_unfinished():
+            return 0
         sent = 0
         for queue in task_queues():
             commands = _due(queue)

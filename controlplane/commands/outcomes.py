@@ -17,6 +17,7 @@ from controlplane.commands.errors import Cancelled, CommandRefused
 from controlplane.commands.registry import CommandHandler, handler_for
 from controlplane.engines.base import CLUSTER_FAILED, EngineRefused, EngineUnreachable
 from controlplane.models import Cluster, Command
+from controlplane.models.prepared import Rows, prepared
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,16 @@ LONGEST_ERROR = 500
 
 class TooLate(Exception):
     """The call did not begin soon enough after its claim, so another process may have claimed the command."""
+
+
+def is_any_unfinished() -> bool:
+    """Return whether any command is unfinished. One query, which loops without work ask before all others."""
+    return bool(_unfinished())
+
+
+@prepared
+def _unfinished() -> Rows[Command]:
+    return Command.objects.unfinished().values_list("pk")[:1]
 
 
 def claimable() -> Q:

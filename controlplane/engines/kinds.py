@@ -107,6 +107,8 @@ class EngineKind:
     copies_outputs: bool = False
     # True if its volumes are claims in the cluster's own storage classes (datasets.volume_storage.ClaimEngine).
     claims_volumes: bool = False
+    # False if its clusters have no objects of projects, so that Engine.sync_projects does nothing.
+    keeps_projects: bool = True
     has_namespaces: bool = False
     rename_hint: str = "Give the nodes in its settings other names."
 

@@ -1,12 +1,12 @@
 """What a process of the loop remembers about each cluster from one cycle to the next. Nothing is lost with it: the
 next cycle reads it again."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
-from controlplane.engines.base import DepartmentReport, ProjectReport
+from controlplane.engines.base import DepartmentReport, NodeReport, ProjectReport
 from controlplane.loop.hold_writes import HoldProgress
 from controlplane.loop.observe import JobCache
 from controlplane.loop.pod_diff import DiffCache, PodCache
@@ -32,7 +32,8 @@ class Awaited:
 class ClusterContext:
     """What the loop of this process remembers of one cluster. `housekept_at`: the last work on rows that seldom change,
     None before the first; `planned_at`: when the last plan was ready, by time.perf_counter(); `plan_seconds`: how long
-    it took; `awaited`: by name, the projects whose quotas the cluster has not been sent yet."""
+    it took; `awaited`: by name, the projects whose quotas the cluster has not been sent yet; `seen_nodes`: the nodes at
+    the last look at the engine alone."""
 
     housekept_at: datetime | None = None
     planned_at: float = 0.0
@@ -45,6 +46,7 @@ class ClusterContext:
     holds: HoldProgress = field(default_factory=HoldProgress)
     awaited: Mapping[str, Awaited] = field(default_factory=dict)
     usage: UsageMemory = field(default_factory=UsageMemory)
+    seen_nodes: Sequence[NodeReport] | None = None
 
 
 _contexts: dict[int, ClusterContext] = {}

@@ -19,7 +19,14 @@ from django.db.models.functions import Now
 
 from controlplane.clusters.credentials import installation
 from controlplane.commands.dispatch import carry_out_due
-from controlplane.commands.outcomes import TooLate, claimable, due, finish, note_failure
+from controlplane.commands.outcomes import (
+    TooLate,
+    claimable,
+    due,
+    finish,
+    is_any_unfinished,
+    note_failure,
+)
 from controlplane.commands.registry import ENGINE_QUEUES, ENGINE_STARTS, ENGINE_STOPS, handler_for, kinds_on
 from controlplane.commands.run import CLAIM_SECONDS, CommandRun
 from controlplane.loop.claim_tokens import new_token
@@ -56,13 +63,18 @@ POOLS = (ENDS, STARTS)
 def clusters_with_work() -> list[int]:
     """Return the primary keys of the clusters that need worker pools: all that are not detached, and detached ones
     with unfinished commands."""
+    return [key for (key,) in _with_work()]
+
+
+@prepared
+def _with_work() -> Rows[Cluster]:
     wanted = Q(detached_at=None) | Q(pk__in=_open_commands().values("cluster"))
-    return list(Cluster.objects.filter(wanted).order_by("pk").values_list("pk", flat=True))
+    return Cluster.objects.filter(wanted).order_by("pk").values_list("pk")
 
 
 def execute_due() -> int:
     """Execute all due commands in this process, stops first and long commands last. Return how many were tried."""
-    if not _any_unfinished():
+    if not is_any_unfinished():
         return 0
     done = 0
     for cluster_id in clusters_with_work():
@@ -73,11 +85,6 @@ def execute_due() -> int:
             finally:
                 pool.close()
     return done + carry_out_due()
-
-
-@prepared
-def _any_unfinished() -> Rows[Command]:
-    return Command.objects.unfinished().values_list("pk")[:1]
 
 
 def _open_commands() -> QuerySet[Command]:
@@ -159,6 +166,9 @@ class WorkerPool:
                 future.add_done_callback(lambda _: self.wakeup.set())
 
     def _claim(self, limit: int) -> list[Command]:
+        # This query is compiled once, that of the due commands by each call.
+        if not is_any_unfinished():
+            return []
         mine = [command.pk for command in self._under_way.values()]
         due = self._due().exclude(pk__in=mine)
         keys = list(due.values_list("pk", flat=True)[:limit])

@@ -35,12 +35,16 @@ class LogKeeper:
         self._complete: set[str] = set()
 
     def look(self, now: datetime) -> bool:
-        """Pass every engine the list of logs to copy. Return False, with nothing done, if another process holds the
-        lease."""
+        """Pass every engine that does not write the log store itself the list of logs to copy. Return False, with
+        nothing done, if there is one and another process holds the lease."""
+        clusters = [cluster for cluster in attached_clusters() if _is_copied(cluster)]
+        if not clusters:
+            self.stop()
+            return True
         if not self._holds():
             return False
         released: set[str] = set()
-        for cluster in attached_clusters():
+        for cluster in clusters:
             _pass_list(cluster, partial(self._wanted, cluster, now, released))
         self._complete &= released
         return True
@@ -88,6 +92,14 @@ class LogKeeper:
         if name not in self._complete and tail(path, 1).complete:
             self._complete.add(name)
         return name in self._complete
+
+
+def _is_copied(cluster: Cluster) -> bool:
+    """Return whether the loop passes the cluster's engine the list of logs to copy."""
+    try:
+        return WRITES_LOG_STORE not in engine_for(cluster).capabilities
+    except EngineUnreachable:
+        return False
 
 
 def _pass_list(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> None:

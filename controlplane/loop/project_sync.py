@@ -19,6 +19,7 @@ from controlplane.engines.base import (
     EngineUnreachable,
     ProjectReport,
 )
+from controlplane.engines.kinds import engine_kind
 from controlplane.loop.claims import claim, keep, release
 from controlplane.loop.cluster_context import Awaited, Numbers, context_of
 from controlplane.loop.cluster_warnings import set_warning
@@ -45,17 +46,21 @@ _sent: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
 
 
 def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
-    """Send every attached cluster its projects. Return False, with nothing sent, if another process holds the lease.
+    """Send every attached cluster its projects, if its kind keeps any. Return False, with nothing sent, if another
+    process holds the lease.
 
     A refusal becomes a warning on the cluster, with an event, and does not affect other clusters. Clusters with
     waiting jobs come first; `on_synced` is called after each of these, unless it has to be sent again.
     """
+    clusters = [one for one in attached_clusters() if engine_kind(one.engine).keeps_projects]
+    if not clusters:
+        return True
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
         return False
     outcomes = []
     try:
-        for cluster in sorted(attached_clusters(), key=lambda cluster: not context_of(cluster).awaited):
+        for cluster in sorted(clusters, key=lambda cluster: not context_of(cluster).awaited):
             outcomes.append(_sync(cluster, on_synced))
             kept = keep(LEASE, token, LEASE_SECONDS)
             if kept is None:

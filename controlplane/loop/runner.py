@@ -21,14 +21,17 @@ from controlplane.loop import garbage
 from controlplane.loop.claim_tokens import free_what_the_dead_hold
 from controlplane.loop.cluster_context import forget_contexts
 from controlplane.loop.cycle import Due, keep_fresh, run_cycle
+from controlplane.loop.engine_look import have_engines_changed
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.loop.execute import POOLS, WorkerPool, clusters_with_work
 from controlplane.loop.log_shipping import LogKeeper
 from controlplane.loop.period import (
+    BUSY,
     PERIOD_SECONDS,
     QUIET_PASS_SECONDS,
     QUIET_SECONDS,
     QUIET_WORK_SECONDS,
+    STAGGER_SECONDS,
     Period,
 )
 from controlplane.loop.project_sync import sync_projects_once, sync_requested
@@ -102,7 +105,7 @@ class Runner:
         watch = (self._watch, None, lambda: True, PERIOD_SECONDS, PERIOD_SECONDS)
         threading.Thread(target=self._repeat, args=watch, name="loop-watch", daemon=True).start()
         self._spawn("tenants", self._sync_projects, sync_requested, period_seconds=TENANTS_EVERY)
-        self._spawn("steps", lambda: self._steps.run_due(timezone.now()), threading.Event())
+        self._spawn("steps", self._run_steps, threading.Event())
         statistics = _duty_cycle(refresh_statistics, self._is_stopping)
         self._spawn("statistics", statistics, threading.Event(), quiet_seconds=QUIET_WORK_SECONDS)
         self._spawn("logs", _duty_cycle(self._keep_logs, self._is_stopping), threading.Event())
@@ -147,7 +150,8 @@ class Runner:
         period_seconds: float = PERIOD_SECONDS,
         quiet_seconds: float = QUIET_PASS_SECONDS,
     ) -> None:
-        how = (work, wakeup, is_wanted, period_seconds, quiet_seconds)
+        phase = STAGGER_SECONDS * len(self._threads)
+        how = (work, wakeup, is_wanted, period_seconds, quiet_seconds, phase)
         thread = threading.Thread(target=self._repeat, args=how, name=f"loop-{name}", daemon=True)
         thread.start()
         # Appended last: `stop` cannot join a thread that has not started.
@@ -160,16 +164,17 @@ class Runner:
         is_wanted: Callable[[], bool],
         period_seconds: float,
         quiet_seconds: float,
+        phase: float = 0.0,
     ) -> None:
-        """Run `work` whenever `wakeup` is set and once per `period_seconds` (per `quiet_seconds` while no work is
-        unfinished), until the runner stops or `is_wanted()` returns False. `wakeup` None: without a pause, because
-        `work` waits by itself.
+        """Run `work` whenever `wakeup` is set and once per `period_seconds` (while no work is unfinished, per
+        `quiet_seconds`, in the given `phase`), until the runner stops or `is_wanted()` returns False. `wakeup` None:
+        without a pause, because `work` waits by itself.
 
         An exception is logged, and the next run repeats the work, because all of it is derived from rows.
         """
         while not self._is_stopping.is_set() and is_wanted():
             if wakeup is not None:
-                self._period.pause(wakeup, period_seconds, quiet_seconds)
+                self._period.pause(wakeup, period_seconds, quiet_seconds, phase)
                 wakeup.clear()
             try:
                 # After a database restart old connections only fail; closing them lets the next query open new
@@ -188,7 +193,7 @@ class Runner:
             self._prepare()
             self._is_prepared = True
         self._accept_notices()
-        if not self._period.has_news():
+        if not self._period.has_news(have_engines_changed):
             keep_fresh()
             return
         # Read before the cycle, so that an event written during it counts as new for the next one.
@@ -287,7 +292,7 @@ class Runner:
             self._dispatcher.dispatch()
 
     def _collect(self) -> None:
-        collect_once(timezone.now())
+        collect_once(timezone.now(), is_quiet=self._period.changes != BUSY)
 
     def _sync_projects(self) -> None:
         if self._is_stopping.is_set():
@@ -297,6 +302,9 @@ class Runner:
             # soon.
             self._is_stopping.wait(SHORT_PAUSE_SECONDS)
             sync_requested.set()
+
+    def _run_steps(self) -> None:
+        self._steps.run_due(timezone.now(), self._period.changes)
 
     def _keep_logs(self) -> None:
         self._logs.look(timezone.now())

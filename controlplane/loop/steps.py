@@ -17,6 +17,7 @@ from django.db import connections
 from django.db.models.functions import Now
 
 from controlplane.loop.claims import LONG_AGO, claim_all, extend, extend_all, release_all
+from controlplane.loop.period import BUSY, QUIET_WORK_SECONDS
 from controlplane.models import Lease
 from controlplane.models.prepared import Rows, prepared
 from controlplane.registration import app_modules
@@ -34,11 +35,16 @@ RENEWAL = "loop-step-leases"
 
 @dataclass(frozen=True, slots=True)
 class LoopStep:
-    """Work to do about every `every_seconds`, by one process at a time. `name`: unique; names the step's lease."""
+    """Work to do about every `every_seconds`, by one process at a time. `name`: unique; names the step's lease.
+
+    While no job or command is unfinished, a step runs once after the last change and then every QUIET_WORK_SECONDS, if
+    that is longer. A step whose work also comes with time, or from a cluster, declares `has_work`: it runs at its own
+    period if `has_work` returns True for the present time. `has_work` is asked without a lease, by every process."""
 
     name: str
     run: Callable[[datetime], object]
     every_seconds: float
+    has_work: Callable[[datetime], bool] | None = None
 
     @property
     def lease(self) -> str:
@@ -56,6 +62,8 @@ class StepRunner:
 
     def __init__(self) -> None:
         self._ran_at = {step.name: time.monotonic() for step in declared_steps()}
+        # By step, the number of changes when it was last completed; BUSY if something was unfinished.
+        self._changes = dict.fromkeys(self._ran_at, BUSY)
         self._is_stopping = threading.Event()
 
     def stop(self) -> None:
@@ -63,14 +71,35 @@ class StepRunner:
         from any thread."""
         self._is_stopping.set()
 
-    def run_due(self, now: datetime) -> None:
+    def run_due(self, now: datetime, changes: int = BUSY) -> None:
         """Run the steps that are due, except those that another process runs or has just run. An exception is logged,
-        and the step runs again after its next period."""
+        and the step runs again after its next period. `changes`: how often something has changed, while nothing is
+        unfinished, else BUSY."""
         clock = time.monotonic()
-        due = [step for step in declared_steps() if clock - self._ran_at[step.name] >= step.every_seconds]
+        due = [step for step in declared_steps() if self._is_due(step, clock, changes)]
         self._ran_at |= {step.name: clock for step in due}
-        if stale := _stale(due):
-            _run_claimed(stale, now, self._is_stopping)
+        # A step that fails, or that another process has, runs again after its own period.
+        self._changes |= {step.name: BUSY for step in due}
+        if stale := _stale([step for step in due if _has_work(step, now)]):
+            completed = _run_claimed(stale, now, self._is_stopping)
+            self._changes |= {step.name: changes for step in stale if step.lease in completed}
+
+    def _is_due(self, step: LoopStep, clock: float, changes: int) -> bool:
+        ran_at = self._ran_at[step.name]
+        is_settled = changes != BUSY and self._changes[step.name] == changes
+        if step.has_work is None and is_settled and step.every_seconds <= QUIET_WORK_SECONDS:
+            # By the number of the minute, so that all such steps run in one pass, with one claim of their leases.
+            return ran_at // QUIET_WORK_SECONDS < clock // QUIET_WORK_SECONDS
+        return clock - ran_at >= step.every_seconds
+
+
+def _has_work(step: LoopStep, now: datetime) -> bool:
+    """Return whether the step must run. An exception counts as work, so that it keeps no other step from running."""
+    try:
+        return step.has_work is None or step.has_work(now)
+    except Exception:
+        logger.exception("whether the loop's step %s has work is unknown; it runs", step.name)
+        return True
 
 
 @prepared
@@ -91,9 +120,10 @@ def _stale(due: Sequence[LoopStep]) -> list[LoopStep]:
     return [step for step in due if seconds.get(step.lease, math.inf) > step.every_seconds / 2]
 
 
-def _run_claimed(steps: Sequence[LoopStep], now: datetime, is_stopping: threading.Event) -> None:
-    """Run those of the steps whose leases are free, until `is_stopping`. All leases are claimed, and released, by one
-    statement: the statements of one lease take more time than most steps."""
+def _run_claimed(steps: Sequence[LoopStep], now: datetime, is_stopping: threading.Event) -> set[str]:
+    """Run those of the steps whose leases are free, until `is_stopping`. Return the leases of those that were
+    completed. All leases are claimed, and released, by one statement: the statements of one lease take more time than
+    most steps."""
     token, held = claim_all([step.lease for step in steps], LEASE_SECONDS)
     completed: set[str] = set()
     renewal = _Renewal(held, token)
@@ -110,6 +140,7 @@ def _run_claimed(steps: Sequence[LoopStep], now: datetime, is_stopping: threadin
             release_all(completed, token, is_complete=True)
         if rest := held - completed:
             release_all(rest, token, is_complete=False)
+    return completed
 
 
 class _Renewal:

@@ -76,6 +76,16 @@ def snapshot_on_schedule(now: datetime) -> None:
 
 
 @prepared
+def _ruled_volumes() -> QuerySet[Volume]:
+    return Volume.objects.filter(Q(keep_last__isnull=False) | Q(keep_days__isnull=False))
+
+
+def has_due_snapshots(now: datetime) -> bool:
+    """Return whether a schedule has a snapshot due at `now`. One query."""
+    return bool(_due_volumes(now))
+
+
+@prepared
 def _due_volumes(now: datetime) -> QuerySet[Volume]:
     due = Volume.objects.filter(next_snapshot_at__lte=now, snapshot_minutes__isnull=False, state=READY)
     return due.order_by("next_snapshot_at")[:TAKEN_AT_ONCE]
@@ -96,8 +106,7 @@ def _take_scheduled(volume: Volume) -> None:
 def remove_old_snapshots(_: datetime | None = None) -> None:
     """Delete snapshots of events and schedules beyond their volume's retention rules, at most REMOVED_AT_ONCE of a
     volume at a time. Snapshots that users requested stay, and so do those from which a volume is being created."""
-    ruled = Volume.objects.filter(Q(keep_last__isnull=False) | Q(keep_days__isnull=False))
-    for volume in ruled:
+    for volume in _ruled_volumes():
         for snapshot in _beyond(volume)[:REMOVED_AT_ONCE]:
             try:
                 delete_snapshot(snapshot, actor=SYSTEM)

@@ -37,8 +37,12 @@ LOOK_BACK_LINES, PAGE_LINES = 200, 5000
 BUSY_GRAIN_SECONDS = 5.0
 # If two collections are further apart than this, the GPU hours between them are unknown and not counted.
 HOLDERS_GAP_SECONDS = 120
+# The interval of samples of devices that report the same, while no pod runs. Less than a minute, because the passes of
+# the loop are not exact.
+REST_SECONDS = 55
 # Finer resolution for jobs with an idle limit, which may be short.
 LIMITED_GRAIN_SECONDS = 0.5
+DEVICE_COLUMNS = ("pk", "node__name", "index", "utilization", "memory_used_mib", "busy_at")
 JOB_COLUMNS = ("pk", "kind", "progress", "gpu_utilization", "active_at")
 
 
@@ -55,6 +59,9 @@ class UsageMemory:
     # Pods whose log cannot be read; the error is logged once.
     unreadable: set[str] = field(default_factory=set)
     spoken: SelfReported = field(default_factory=SelfReported)
+    # When the last collection was, and what the devices reported then; None if there were pods or no answer.
+    collected_at: datetime | None = None
+    at_rest: Sequence[UsageReport] | None = None
 
 
 @dataclass(slots=True)
@@ -114,8 +121,8 @@ def collect(engine: Engine, cluster: Cluster, memory: UsageMemory, now: datetime
     memory.unreadable &= {pod.name for pod in pods}
     said = {pod.name: _try_log(changes, pod, memory.unreadable) for pod in pods}
     self_reported = _self_reports(memory.spoken, pods, said, now)
+    measured = _measure(engine, cluster)
     is_measured = USAGE in engine.capabilities
-    measured = _measure(engine, cluster) if is_measured else ()
     reports, usages = completed(measured or (), self_reported)
     look = _Look(said, reports, usages, is_measured, measured is not None, cluster.is_reachable)
     _take_pods(changes, cluster, pods, look, now)
@@ -126,6 +133,16 @@ def collect(engine: Engine, cluster: Cluster, memory: UsageMemory, now: datetime
     sample_use(memory.accumulator, cluster, reports, pods, usages)
     memory.seq = sample_queue(memory.accumulator, cluster, memory.seq)
     _count_gpu_seconds(memory, cluster, now)
+    memory.collected_at, memory.at_rest = now, None if pods else measured
+
+
+def is_at_rest(engine: Engine, cluster: Cluster, memory: UsageMemory, now: datetime) -> bool:
+    """Return whether `collect` would repeat its last call, less than REST_SECONDS ago: the cluster had no pods then,
+    and its devices report the same. No query; meant for a cluster without active jobs."""
+    at = memory.collected_at
+    if at is None or memory.at_rest is None or not 0 <= (now - at).total_seconds() < REST_SECONDS:
+        return False
+    return _measure(engine, cluster) == memory.at_rest
 
 
 def _count_gpu_seconds(memory: UsageMemory, cluster: Cluster, now: datetime) -> None:
@@ -143,7 +160,9 @@ def _count_gpu_seconds(memory: UsageMemory, cluster: Cluster, now: datetime) -> 
 
 
 def _measure(engine: Engine, cluster: Cluster) -> tuple[UsageReport, ...] | None:
-    """Return the engine's measurements; None if they cannot be read now."""
+    """Return the engine's measurements; () if it has none, None if they cannot be read now."""
+    if USAGE not in engine.capabilities:
+        return ()
     try:
         return engine.usage()
     except EngineUnreachable:
@@ -283,12 +302,9 @@ def _take_devices(
     """Add changed device usage to `changes`. If the cluster has no source of measurements, the usage of a device
     without self-reports becomes None."""
     readings = {(report.node, report.device_index): report for report in look.reports}
-    rows = Device.objects.filter(node__cluster=cluster)
-    if not look.reports:
-        # Without measurements, only devices with a stored value can change.
-        rows = rows.filter(utilization__isnull=False)
-    columns = ("pk", "node__name", "index", "utilization", "memory_used_mib", "busy_at")
-    for key, node, index, utilization, memory_mib, busy_at in rows.values_list(*columns):
+    # Without measurements, only devices with a stored value can change.
+    rows = _devices(cluster.pk) if look.reports else _devices_with_use(cluster.pk)
+    for key, node, index, utilization, memory_mib, busy_at in rows:
         report = readings.get((node, index))
         if report is None:
             if not look.is_measured and utilization is not None:
@@ -304,6 +320,17 @@ def _take_devices(
             values["busy_at"] = now
         if values:
             changes.devices[key] = values
+
+
+@prepared
+def _devices(cluster: int) -> Rows[Device]:
+    return Device.objects.filter(node__cluster=cluster).values_list(*DEVICE_COLUMNS)
+
+
+@prepared
+def _devices_with_use(cluster: int) -> Rows[Device]:
+    used = Device.objects.filter(node__cluster=cluster, utilization__isnull=False)
+    return used.values_list(*DEVICE_COLUMNS)
 
 
 def _forget_waiting(changes: _Changes, cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from django.utils import timezone
@@ -9,7 +10,13 @@ from django.utils import timezone
 from controlplane.loop import period, runner
 from controlplane.loop.claims import LONG_AGO, claim, is_fresh
 from controlplane.loop.cycle import LEASE, Due, keep_fresh, run_cycle
-from controlplane.loop.period import PERIOD_SECONDS, QUIET_PASS_SECONDS, Period, is_quiet
+from controlplane.loop.period import (
+    PERIOD_SECONDS,
+    QUIET_PASS_SECONDS,
+    QUIET_WORK_SECONDS,
+    Period,
+    is_quiet,
+)
 from controlplane.loop.runner import Runner
 from controlplane.models import Cluster, Command, Event, Lease
 from tests.builders import make_cluster, make_job, make_project
@@ -35,8 +42,12 @@ def test_all_is_quiet_when_nothing_is_unfinished() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Monotonic seconds, at the beginning of a minute; the long period begins at once."""
+    clock = SimpleNamespace(now=120.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(period, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(period, "time", clock)
+    return clock
 
 
 def test_a_quiet_loop_is_roused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,19 +82,34 @@ def test_the_short_period_lasts_a_while(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_event_without_a_notification_is_news(monkeypatch: pytest.MonkeyPatch) -> None:
     project, pace = make_project(), Period()
-    assert pace.has_news()
+    assert pace.has_news(lambda: False)
     pace.settle(Event.objects.last_seq())
-    assert not pace.has_news()
+    assert not pace.has_news(lambda: False)
     Event.objects.append([Event(kind="project.edited", project_id=project.pk)])
-    assert pace.has_news()
+    assert pace.has_news(lambda: False)
     assert pace.seconds == PERIOD_SECONDS
     pace.settle(Event.objects.last_seq())
     Event.objects.append([Event(kind="telemetry.sampled")])
-    assert not pace.has_news(), "figures of idle devices"
+    assert not pace.has_news(lambda: False), "figures of idle devices"
     pace.settle(Event.objects.last_seq())
-    assert not pace.has_news()
-    monkeypatch.setattr(period, "QUIET_PASS_SECONDS", 0.0)
-    assert pace.has_news(), "after a while without any"
+    assert not pace.has_news(lambda: False)
+    monkeypatch.setattr(period, "QUIET_WORK_SECONDS", 0.0)
+    assert pace.has_news(lambda: False), "after a while without any"
+
+
+def test_the_engines_are_asked_now_and_then_and_a_change_stays_news_until_a_cycle_has_succeeded(
+    clock: SimpleNamespace,
+) -> None:
+    pace, answers = Period(), iter((False, True, False))
+    pace.settle(Event.objects.last_seq())
+    found = []
+    for clock.now in (125.0, 130.0, 135.0, 140.0, 150.0, 155.0, 165.0):
+        found.append(pace.has_news(lambda: next(answers)))
+    assert found == [False, False, False, False, True, True, True]
+    pace.settle(Event.objects.last_seq())
+    assert not pace.has_news(lambda: pytest.fail("asked at once"))
+    clock.now += QUIET_WORK_SECONDS
+    assert pace.has_news(lambda: pytest.fail("asked before a cycle that is due anyway"))
 
 
 def test_a_notification_while_the_loop_settles_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +223,20 @@ def test_a_quiet_thread_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wakeup, "wait", lambda _: pytest.fail("waited for its own notification first"))
     pace.pause(wakeup, 1.0, 60.0)
     assert waits == [60.0]
+
+
+def test_quiet_threads_wake_together_whenever_they_began_to_wait(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(period, "is_quiet", lambda: True)
+    pace, ends = Period(), list[float]()
+    pace.settle(0)
+    monkeypatch.setattr(pace._busy, "wait", lambda seconds: ends.append(round(clock.now + seconds, 3)))
+    for clock.now in (121.0, 134.0, 135.1):
+        pace.pause(threading.Event(), 1.0, 15.0)
+        pace.pause(threading.Event(), 1.0, 60.0)
+        pace.pause(threading.Event(), 1.0, 15.0, phase=0.3)
+    assert ends == [135.0, 180.0, 135.3, 135.0, 180.0, 135.3, 150.0, 180.0, 135.3]
 
 
 def test_a_notification_from_before_the_wait_counts(monkeypatch: pytest.MonkeyPatch) -> None:

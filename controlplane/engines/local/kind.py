@@ -12,4 +12,5 @@ KIND = EngineKind(
     places_code=True,
     mounts_volumes=True,
     keeps_outputs=True,
+    keeps_projects=False,
 )
