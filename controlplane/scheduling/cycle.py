@@ -1,11 +1,11 @@
 """One cycle of deciding: `decide(view) -> Plan`. The same view always gives the same plan.
 
 Read from top to bottom: `decide_on` lists the phases of README.md (rule 5), and their methods follow in that order.
-What is done for one job is elsewhere: `moves` (start, promise, take), `widening` and `rearrange`.
+A first reading may end at `plan`: the rest says which classes of jobs a phase need not try. What is done for one job is
+in `moves` (start, promise, stop others), what for all jobs of the plan in `rearrange`, for elastic ones in `widening`.
 
-An `item` is one queued job as it is served, an elastic one at its minimum size. Equal queued jobs are one class,
-served from its head, the oldest undecided job. A *promise* is devices that one job gets next, some of which stopping
-jobs still hold; the *reservation* is the time and place of the oldest gang without room, one per cycle.
+An `item` is one queued job as it is served, an elastic one at its minimum size. Equal queued jobs are one class, served
+from its head, the oldest undecided job. README.md defines the other words.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     if cycle.start_promised_elsewhere():
         # Other jobs may use what was promised to those that started.
         cycle.serve_idle(may_stop=False)
-    # Phase 4: victims that are not needed run on. Without a victim no job of the plan is moved to serve another one
-    # either: most promises are renewed then, and moving was tried when they were made.
+    # Phase 4: victims that are not needed run on. Skipped without victims, though it also moves jobs of the plan to
+    # serve another one: most promises are then older ones, and that was tried when they were made.
     if state.victims:
         cycle.settle_victims()
-        # The victims do not change any more, so other jobs of their projects may use what they leave.
+        # The victims are final, so jobs of their projects may use what they leave of the limits (rule 9).
         state.release_reclaimed()
         # The jobs of the plan may have been placed elsewhere, and their old places are idle.
         cycle.start_promised_elsewhere()
@@ -86,20 +86,18 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
 
 
 class _Cycle:
-    """One scheduling cycle. Its public methods are the phases, called in the order of `decide_on`: each starts more
-    queued jobs, or promises them capacity."""
+    """One scheduling cycle. Its public methods are the phases, in the order of `decide_on`."""
 
     def __init__(self, state: CycleState, queued: QueuedJobs) -> None:
         self._view = state.view
         self._state = state
         self._classes, self._impossible = queued.classes(), queued.impossible()
         # The classes that may be served in this cycle; the others are only explained.
-        waiting = {one for one in self._classes if not self._may_be_served(one)}
-        self._ready = [one for one in self._classes if one not in waiting] if waiting else self._classes
-        # The same classes by project: a phase passes over a project of which it can serve none.
-        self._projects = queued.projects(waiting)
-        # Jobs whose promise lapsed because their project is above its share with them. Other lapsed promises are not
-        # listed: their devices are gone, or limits or sizes forbid the job.
+        unready = {one for one in self._classes if not self._may_be_served(one)}
+        self._ready = [one for one in self._classes if one not in unready] if unready else self._classes
+        # The same classes by project: a phase skips a project of which it can serve none.
+        self._projects = queued.projects(unready)
+        # Jobs whose promise lapsed because of their project's share: see `reserve_for_oldest`.
         self._lapsed: list[Waiting] = []
         self._moves = Moves(state)
         self._waits_for_data = WaitsForData(state.capacity.now)
@@ -108,7 +106,7 @@ class _Cycle:
         self._rearrangement = Rearrangement(state, self._moves, self.widening, self._ready)
 
     def _may_be_served(self, job_class: JobClass) -> bool:
-        if not job_class.may_wait:
+        if not job_class.may_be_unready:
             return self._view.is_engine_reachable
         job = job_class.jobs[0]
         return not_ready(job) is None and postponed(job, self._view) is None
@@ -117,28 +115,28 @@ class _Cycle:
 
     def divide_shares(self) -> None:
         """Set the fair share of each project."""
-        # A job that only backs off counts in its project's share, or shares would change while a plan is carried out.
-        asking = [one for one in self._classes if not one.may_wait or not_ready(one.jobs[0]) is None]
+        # A job that backs off asks too, or shares would change while a plan is carried out; one without its data or
+        # volume does not.
+        asking = [one for one in self._classes if not one.may_be_unready or not_ready(one.jobs[0]) is None]
         self._shares = self._state.divide(asking)
 
-    # Phase 1: capacity that an earlier cycle freed for a job is offered to that job first.
+    # Phase 1: promises and the reservation.
 
     def redeem_promises(self) -> None:
         """Start jobs on the devices that an earlier cycle promised to them. While stopping jobs hold some of these
-        devices, renew the promise. Any other promise lapses: its devices are free for all, and the job is served in
-        its turn."""
+        devices, renew the promise. Any other promise lapses (rule 7)."""
         promised = [one for one in self._ready if one.jobs[0].promised]
-        # Missing workers first: the additional pods of a queued job may take the project above its quota, they may not.
+        # Missing workers first: they must stay inside the quota, which the pods of a queued job may exceed.
         promised.sort(key=lambda one: not one.jobs[0].workers_for)
         beneficiaries = {job.was_preempted_by for job in self._view.jobs} if promised else set()
         for job_class in promised:
             item = job_class.head
-            # At the size for which the promise was made; none if the job no longer allows that size. Limits are asked
-            # alone: missing workers above their quota keep what others were stopped for.
+            # None if the job no longer allows the promised size. `must_not_start` would ask too much: missing workers
+            # above their quota keep what others were stopped for.
             sized = as_promised(item)
             if sized is None or exceeds_limits(sized):
                 continue
-            # If a job for which others were stopped did not start, their work would have been lost in vain.
+            # If a job did not start for which others were stopped, their work would be lost in vain.
             is_beneficiary = (item.job.workers_for or item.job.id) in beneficiaries
             if not is_beneficiary and not may_keep_promise(self._state, sized):
                 self._lapsed.append(item)
@@ -159,16 +157,16 @@ class _Cycle:
 
     def reserve_for_oldest(self) -> None:
         """Make the reservation for the oldest gang without room whose start time can be computed. From here on
-        `Moves.find` gives a job that it binds (`CycleState.binding`) only places beside the gang's. The gang is still
-        served in its turn like any job; once it has a place, the reservation binds no other job."""
+        `Moves.find` gives a job that it binds (`CycleState.binding`) only places beside the gang's."""
+        # Which gang has no room is judged as if the lapsed promises were still kept.
         reserve_for_oldest(self._state, self._moves, self._classes, self._lapsed)
-        # Their turns have passed when this is called again.
+        # When phase 4 calls this again, these jobs have had their turns.
         self._lapsed.clear()
 
     # Phase 2: jobs within their project's share, in turn. Tried for a job, in this order:
     #   in share:                                           free capacity; reclaim; own lower priorities (`take_own`)
     #   in share only in place of its own lower priorities: `take_own`
-    #   each of these, and all others, last:                `take_own_and_others`, if `may_replace`
+    #   any job, last:                                      `take_own_and_others`, if `may_replace`
     # A job without room has a turn in phase 3. Only jobs that were running before this cycle are stopped.
 
     def serve_in_share(self) -> bool:
@@ -180,11 +178,11 @@ class _Cycle:
         while (job_class := queue.take()) is not None:
             item = job_class.head
             can_stay = self._can_stay_in_share(job_class)
-            # The queue asked when it sorted this project; its department may have been served since.
+            # `_why_no_turn` asked when the queue sorted this project; its department may have been served since.
             if not can_stay and not self._moves.may_replace(item):
                 queue.close(self._cause_of_no_turn(job_class))
             # Free capacity first: no job is stopped while another place is free. A job that is in share only in
-            # the place of others may start without stopping them in phase 3 at the earliest.
+            # the place of others gets free capacity in phase 3 at the earliest.
             elif can_stay and item.is_in_share and self._moves.serve(item):
                 job_class.advance()
                 queue.put_back()
@@ -197,37 +195,9 @@ class _Cycle:
                 self._reopen(queue, item, victims)
             else:
                 queue.close(self._cause_of_no_room(job_class, ReclaimPolicy(item).signature))
-        # They are tried again in phase 3.
+        # The jobs that were passed over are tried again in phase 3.
         self._waits_for_data.end_phase()
         return len(self._state.victims) > before
-
-    def _has_no_turn(self, project: QueuedProject) -> bool:
-        """Return whether no job of a project may be served in this phase. In a full cluster most projects are neither
-        in share with their smallest job nor have jobs to replace."""
-        return not (
-            project.account.is_in_share_with(project.least_milli_gpus) or self._has_any_lower_running(project)
-        )
-
-    def _why_no_turn(self, job_class: JobClass) -> Cause | None:
-        """Return why the next job of a class may not be served in this phase; None if it may."""
-        item, has_lower_running = job_class.head, self._has_lower_running(job_class)
-        if (item.is_in_share or has_lower_running) and (
-            self._can_stay_in_share(job_class) or self._moves.may_replace(item)
-        ):
-            return None
-        return Cause(has_lower_running=has_lower_running)
-
-    def _why_not_in_share(self, job_class: JobClass) -> Cause | None:
-        """Return why the next job of a class may not start, or does not keep its project within its share as it is;
-        None if it may and does."""
-        item = job_class.head
-        is_in_share = item.is_in_share and not self._moves.must_not_start(item)
-        return None if is_in_share else self._cause_of_no_turn(job_class)
-
-    @staticmethod
-    def _is_above_share(project: QueuedProject) -> bool:
-        """Return whether the project would be above its share with any of its jobs."""
-        return not project.account.is_in_share_with(project.least_milli_gpus)
 
     def _can_stay_in_share(self, job_class: JobClass) -> bool:
         """Return whether no limit forbids the next job of a class, and its project stays within its share with it,
@@ -303,33 +273,9 @@ class _Cycle:
                 self._reopen(queue, item, victims)
             else:
                 queue.close(self._cause_of_no_room(job_class, None))
-        # Nothing is reserved for jobs that wait for their data, also not what limits and quotas leave: others start.
+        # Jobs that wait for their data keep nothing, so others may use what they counted on in limits and quotas.
         if self._waits_for_data.end_phase():
             self.serve_idle(may_stop=False)
-
-    def _may_have_room(self, *, may_stop: bool) -> bool:
-        """Return whether this phase could serve any job. In a full cluster it could not, and thousands of classes
-        with few different requests need not be asked."""
-        # A search beside a reservation also moves the gang's devices, see `Reservation.kept`.
-        if self._state.reservation is not None:
-            return True
-        if any(one.has_own_room or (may_stop and self._has_any_lower_running(one)) for one in self._projects):
-            return True
-        requests = {request for one in self._projects for request in one.requests}
-        return any(self._moves.may_have_room(request) for request in requests)
-
-    def _why_no_room(self, job_class: JobClass) -> Cause | None:
-        """Return the cause if another job had no room for the request of a class, and the class has no promise and can
-        neither replace jobs nor wait for its data. None if it may have room."""
-        job = job_class.head.job
-        if (
-            job.promised
-            or job.fillable
-            or self._has_lower_running(job_class)
-            or not self._moves.had_no_room(job_class.head)
-        ):
-            return None
-        return self._cause_of_no_room(job_class, None)
 
     def start_promised_elsewhere(self) -> bool:
         """Start jobs that have a promise on other capacity that is free now. Called once all jobs were served. Return
@@ -347,29 +293,28 @@ class _Cycle:
             self._state.roll_back(mark)
         self._moves.forget_rooms()
 
-    # Phase 4: each set of victims is minimal for one job, but the sets together may free more than all jobs
-    # need.
+    # Phase 4: each set of victims is minimal for one job, but the sets together may free more than all jobs need.
 
     def settle_victims(self) -> None:
-        """Repeat until nothing changes: 1. reprieve needless victims, and serve jobs in share if there were any; 2.
-        make the reservation again, then reprieve and serve; 3. serve jobs in share by moving others of the plan. It
-        ends, because a job of the plan may move but never leaves it: each round adds jobs or reprieves a victim."""
+        """Repeat until nothing changes: reprieve needless victims and serve jobs in share; make the reservation again,
+        and do both again; serve jobs in share by moving others of the plan. It ends, because a job of the plan may move
+        but never leaves it: each round adds jobs or reprieves a victim."""
         reprieve_needless = self._rearrangement.reprieve_needless
         while True:
-            # A reprieved job may be taken for another one whose share its place is in.
+            # Another job in share may be owed a reprieved job's place, and stop that job again.
             while reprieve_needless() and self.serve_in_share():
                 pass
-            # The reservation's time may have depended on the end of a reprieved victim. What it kept until now may make
-            # other victims needless, and jobs in share that fitted only there may take others' capacity.
+            # The reservation's time may have depended on the end of a reprieved victim. What it no longer keeps may
+            # make other victims needless, and jobs in share that waited because of it may start or stop others.
             if self._reserve_again():
                 placed, is_reprieved = self._count_placed(), reprieve_needless()
-                # A job that is placed now may leave the gang a better place: the next cycle would find that and start
-                # jobs on what this one keeps.
+                # The gang may have a better place once these jobs have theirs. If this cycle did not find that, the
+                # next one would, and start jobs on what this one keeps.
                 if self.serve_in_share() or is_reprieved or self._count_placed() > placed:
                     continue
             if not self._serve_by_moving():
                 break
-        # The jobs that this phase served have their minimum size, so they can still be widened.
+        # The jobs that this phase served have only their minimum size.
         self.widening.in_share()
 
     def _reserve_again(self) -> bool:
@@ -405,14 +350,69 @@ class _Cycle:
         """Return the decisions in the order in which they apply: stop, start, hold."""
         state = self._state
         holds = Holds(state, self._classes, self._impossible)
-        # What missing workers of running jobs get is `growth`, because outside of this package they are not jobs.
+        # Missing workers are jobs only inside this package: what they get is returned as growth of the running job.
         jobs = [name for name in state.promises if not state.jobs[name].workers_for]
         promised = {name: state.promises[name][1] for name in jobs}
         starts = [start for start in state.starts.values() if not state.jobs[start.job].workers_for]
         preempts = [for_growing_job(one, state.jobs[one.beneficiary]) for one in state.preempts.values()]
         return Plan(tuple(preempts), tuple(starts), holds, self._shares, promised, growth_of(state))
 
-    # Of phases 2 and 3: which classes are tried again after jobs were stopped. Only saves searches that would fail.
+    # Which classes a phase need not try. This saves searches that would fail, and lets the next class of the project
+    # have its turn.
+
+    def _has_no_turn(self, project: QueuedProject) -> bool:
+        """Return whether phase 2 can serve no job of a project. In a full cluster most projects are neither in share
+        with their smallest job nor have jobs to replace."""
+        return not (
+            project.account.is_in_share_with(project.least_milli_gpus) or self._has_any_lower_running(project)
+        )
+
+    def _why_no_turn(self, job_class: JobClass) -> Cause | None:
+        """Return why phase 2 cannot serve the next job of a class; None if it may."""
+        item, has_lower_running = job_class.head, self._has_lower_running(job_class)
+        if (item.is_in_share or has_lower_running) and (
+            self._can_stay_in_share(job_class) or self._moves.may_replace(item)
+        ):
+            return None
+        return Cause(has_lower_running=has_lower_running)
+
+    def _may_have_room(self, *, may_stop: bool) -> bool:
+        """Return whether phase 3 could serve any job. In a full cluster it could not, and thousands of classes with
+        few different requests need not be asked."""
+        # Never skipped with a reservation: each search beside it may move the gang's devices (`Reservation.kept`).
+        if self._state.reservation is not None:
+            return True
+        if any(one.has_own_room or (may_stop and self._has_any_lower_running(one)) for one in self._projects):
+            return True
+        requests = {request for one in self._projects for request in one.requests}
+        return any(self._moves.may_have_room(request) for request in requests)
+
+    def _why_no_room(self, job_class: JobClass) -> Cause | None:
+        """Return why phase 3 cannot serve the next job of a class: an equal request had no room, and the job has no
+        promise, no jobs to replace and no copy of its data to wait for. None if it may have room."""
+        job = job_class.head.job
+        if (
+            job.promised
+            or job.fillable
+            or self._has_lower_running(job_class)
+            or not self._moves.had_no_room(job_class.head)
+        ):
+            return None
+        return self._cause_of_no_room(job_class, None)
+
+    def _why_not_in_share(self, job_class: JobClass) -> Cause | None:
+        """Return why `_serve_by_moving` cannot serve the next job of a class: a limit, or its project's share without
+        replacing others. None if it may."""
+        item = job_class.head
+        is_in_share = item.is_in_share and not self._moves.must_not_start(item)
+        return None if is_in_share else self._cause_of_no_turn(job_class)
+
+    @staticmethod
+    def _is_above_share(project: QueuedProject) -> bool:
+        """Return whether the project would be above its share with any of its jobs."""
+        return not project.account.is_in_share_with(project.least_milli_gpus)
+
+    # Which classes are closed, and tried again once jobs are stopped. Only saves searches that would fail.
 
     def _cause_of_no_turn(self, job_class: JobClass) -> Cause:
         """Return the cause of a class that has no turn in this phase, because of a limit or its project's share."""

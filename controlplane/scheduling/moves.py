@@ -25,6 +25,7 @@ class Moves:
 
     def __init__(self, state: CycleState) -> None:
         self._state = state
+        # Failed searches for free capacity: the request, `is_soon`, and whether only beside the reservation.
         self._no_room: set[tuple[Request, bool, bool]] = set()
         # Failed searches for victims: the number of capacity changes before each, because a repeated one needs to look
         # only at nodes that changed since.
@@ -99,7 +100,7 @@ class Moves:
         Capacity that is not reserved for a gang is tried first; jobs that the reservation does not bind may use the
         rest. Failures are cached, because free capacity only shrinks until a job is stopped.
         """
-        # What does not fit with the reserved capacity does not fit without it.
+        # What does not fit even on the reserved capacity does not fit beside it.
         if (item.request, is_soon, False) in self._no_room:
             return None
         reservation = self._state.delayed_by(item)

@@ -123,11 +123,11 @@ class JobClass:
     and so do the properties of `jobs[0]`.
 
     The jobs before the index `at` are decided: they start or have a promise. `seconds`: their expected run time if
-    the shortest goes first, else 0. `may_wait`: they may have to wait for a back-off, their data or a volume.
+    the shortest goes first, else 0. `may_be_unready`: their back-off may go on, or their data or volume be missing.
     """
 
     __slots__ = (
-        "_head", "_kept", "_passed", "account", "at", "jobs", "may_wait", "milli_gpus", "request", "seconds",
+        "_head", "_kept", "_passed", "account", "at", "jobs", "may_be_unready", "milli_gpus", "request", "seconds",
     )  # fmt: skip
 
     def __init__(
@@ -139,7 +139,7 @@ class JobClass:
         self.milli_gpus = milli_gpus
         self.seconds = seconds
         first = jobs[0]
-        self.may_wait = (
+        self.may_be_unready = (
             first.not_before is not None or first.is_waiting_for_data or first.is_waiting_for_volume
         )
         self.at = 0
@@ -208,7 +208,7 @@ class JobClass:
 
 
 class QueuedProject:
-    """The classes of one project that may be served, and what a phase must know to pass over all of them at once. It
+    """The classes of one project that may be served, and what a phase must know to skip all of them at once. It
     stays valid while no class is added or removed, whichever jobs of the classes are decided.
 
     `least_milli_gpus`, `highest_priority`: of any class. `requests`: of all classes. `has_own_room`: a class has a

@@ -38,16 +38,16 @@ class QueueIterator:
     again, so that one job costs O(log n). Call `reopen` after a decision by which other accounts lost jobs.
     """
 
-    __slots__ = ("_closed", "_excluded", "_passed", "_projects", "_queues", "_taken", "_tops", "_versions")
+    __slots__ = ("_closed", "_excluded", "_projects", "_queues", "_skipped", "_taken", "_tops", "_versions")
 
     def __init__(
         self,
         projects: Iterable[QueuedProject],
         excluded: Callable[[JobClass], Cause | None],
-        passes_over: Callable[[QueuedProject], bool] | None = None,
+        skips: Callable[[QueuedProject], bool] | None = None,
     ) -> None:
         """`excluded`: called with each class that reaches the head of its project; if it returns a cause, the class
-        is closed. `passes_over`: called with each project; it returns True only if `excluded` returns a cause with no
+        is closed. `skips`: called with each project; it returns True only if `excluded` returns a cause with no
         request for each of its classes. These stay closed until their department (or project) loses jobs."""
         self._excluded = excluded
         self._queues: dict[str, list[tuple[TurnInProject, JobClass]]] = {}
@@ -57,13 +57,13 @@ class QueueIterator:
         self._taken: JobClass | None = None
         # By cause, then by department (or project without one): many classes have one cause.
         self._closed: dict[Cause, dict[Account, list[JobClass]]] = {}
-        # Projects that were passed over, by department (or project without one). In a full cluster these are most, so
+        # Projects that were skipped, by department (or project without one). In a full cluster these are most, so
         # their classes are not examined.
-        self._passed: dict[Account, list[QueuedProject]] = {}
+        self._skipped: dict[Account, list[QueuedProject]] = {}
         served = []
         for project in projects:
-            if passes_over is not None and passes_over(project):
-                self._passed.setdefault(_top(project.account), []).append(project)
+            if skips is not None and skips(project):
+                self._skipped.setdefault(_top(project.account), []).append(project)
             else:
                 self._admit(project)
                 served.append(project.account)
@@ -107,7 +107,7 @@ class QueueIterator:
         (or projects without one), and all others that were closed by a cause for which `may_fit` returns True.
         `may_fit` is called once per cause, with the cause and one of these other classes."""
         changed, tops = set(accounts), {_top(account) for account in accounts}
-        for project in chain.from_iterable(self._passed.pop(top, ()) for top in tops):
+        for project in chain.from_iterable(self._skipped.pop(top, ()) for top in tops):
             self._admit(project)
             changed.add(project.account)
         for cause, by_top in list(self._closed.items()):
