@@ -32,6 +32,9 @@ def create_tables(executor: MigrationExecutor) -> bool:
     state = executor.loader.project_state(last)
     tables: list[type[Model]] = [executor.recorder.Migration, *state.apps.get_models()]
     with connection.schema_editor(atomic=True) as editor:
+        # Another process may have made them since; the transaction has waited for it.
+        if connection.introspection.table_names():
+            return False
         for table in tables:
             if table._meta.can_migrate(connection):
                 editor.create_model(table)
@@ -41,7 +44,8 @@ def create_tables(executor: MigrationExecutor) -> bool:
                     operation.database_forwards(migration.app_label, editor, state, state)
             for app, name in migration.replaces or [(migration.app_label, migration.name)]:
                 executor.recorder.record_applied(app, name)
-    emit_post_migrate_signal(0, False, connection.alias, apps=state.apps)
+        # In the transaction too: it adds rows, and no later start does, because no migration is missing then.
+        emit_post_migrate_signal(0, False, connection.alias, apps=state.apps)
     return True
 
 

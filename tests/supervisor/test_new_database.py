@@ -1,6 +1,7 @@
 """The database of a new instance, created in one pass, has the schema and the rows that the migrations make."""
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -20,16 +21,53 @@ NEW = (
     "-c",
     "from controlplane.supervisor import prepare; assert prepare.check_settings(); prepare._migrate()",
 )
+KILLED_LAST = (
+    "-c",
+    """
+import os
+from controlplane.supervisor import new_database, prepare
+
+assert prepare.check_settings()
+new_database.emit_post_migrate_signal = lambda *_, **__: os.kill(os.getpid(), 9)
+prepare._migrate()
+""",
+)
+# Another process makes the database between this one's look at it and its transaction.
+SECOND = (
+    "-c",
+    """
+import subprocess
+import sys
+from controlplane.supervisor import prepare
+
+assert prepare.check_settings()
+from django.db import connection
+
+begin = connection.schema_editor
 
 
-def run(arguments: tuple[str, ...], state_dir: Path, **variables: str) -> None:
-    """Run this Python with the arguments on the database of an instance."""
+def begin_second(**options):
+    connection.schema_editor = begin
+    subprocess.run([sys.executable, *sys.argv[1:]], check=True)
+    return begin(**options)
+
+
+connection.schema_editor = begin_second
+prepare._migrate()
+""",
+    *NEW,
+)
+
+
+def run(arguments: tuple[str, ...], state_dir: Path, *, status: int = 0, **variables: str) -> None:
+    """Run this Python with the arguments on the database of an instance. `status`: how it must end."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("TRAINYARD_", "DATABASE_"))
     }
     environment = {**kept, "TRAINYARD_STATE_DIR": str(state_dir), "TRAINYARD_CLUSTERS": "", **variables}
     environment["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
-    subprocess.run([sys.executable, *arguments], env=environment, cwd=servers.CHECKOUT, check=True)
+    ended = subprocess.run([sys.executable, *arguments], env=environment, cwd=servers.CHECKOUT)
+    assert ended.returncode == status
 
 
 def parts(statement: str) -> list[str]:
@@ -62,6 +100,19 @@ def test_it_is_the_database_that_the_migrations_make(tmp_path: Path):
         run(arguments, tmp_path / name)
     migrated, new = (in_sqlite(tmp_path / name / "db.sqlite3") for name in ("migrated", "new"))
     assert new == migrated
+
+
+def test_a_process_that_is_killed_leaves_nothing_undone(tmp_path: Path):
+    run(KILLED_LAST, tmp_path, status=-signal.SIGKILL)
+    run(NEW, tmp_path)
+    _, rows = in_sqlite(tmp_path / "db.sqlite3")
+    assert rows["django_content_type"]
+    assert rows["auth_permission"]
+
+
+def test_a_second_process_uses_the_database_of_the_first(tmp_path: Path):
+    run(SECOND, tmp_path)
+    assert in_sqlite(tmp_path / "db.sqlite3")[1]["django_migrations"]
 
 
 def test_postgresql_is_left_to_the_migrations(db: None, monkeypatch: pytest.MonkeyPatch):
