@@ -50,9 +50,10 @@ def extend(name: str, token: str, seconds: int) -> bool:
     return ours.update(expires_at=Now() + timedelta(seconds=seconds)) == 1
 
 
-def extend_all(names: Collection[str], token: str, seconds: int) -> None:
-    """Extend those of these leases that this token still has, as `extend` does."""
-    Lease.objects.filter(name__in=names, token=token).update(expires_at=Now() + timedelta(seconds=seconds))
+def extend_all(names: Collection[str], token: str, seconds: int) -> int:
+    """Extend those of these leases that this token still has, as `extend` does; return how many these are."""
+    ours = Lease.objects.filter(name__in=names, token=token)
+    return ours.update(expires_at=Now() + timedelta(seconds=seconds))
 
 
 def keep(name: str, token: str, seconds: int) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
-from django.db import connections
+from django.db import close_old_connections, connections
 from django.db.models.functions import Now
 
 from controlplane.loop.claims import LONG_AGO, claim_all, extend, extend_all, release_all
@@ -172,12 +172,21 @@ class _Renewal:
         try:
             while not self._is_over.wait(RENEW_SECONDS) and self._left > 0:
                 self._left -= 1
-                extend_all(self._held, self._token, LEASE_SECONDS)
-                self._renewed_at = time.monotonic()
-        except Exception:
-            logger.exception("the leases of the loop's steps could not be extended")
+                self._extend()
         finally:
             connections.close_all()
+
+    def _extend(self) -> None:
+        now = time.monotonic()
+        try:
+            extended = extend_all(self._held, self._token, LEASE_SECONDS)
+        except Exception:
+            # The database may answer again before the leases expire.
+            logger.exception("the leases of the loop's steps could not be extended")
+            close_old_connections()
+            return
+        # If another process has one, after a pause of this one or of the database, each step asks for its own.
+        self._renewed_at = now if extended == len(self._held) else -math.inf
 
 
 def _has_run(step: LoopStep, now: datetime) -> bool:

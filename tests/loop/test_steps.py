@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -136,9 +137,12 @@ def test_the_leases_of_a_step_that_runs_are_extended_and_those_of_one_that_hangs
         counts.append(len(extended))
 
     monkeypatch.setattr(steps, "RENEW_SECONDS", 0.001)
-    monkeypatch.setattr(
-        steps, "extend_all", lambda names, token, seconds: extended.append((set(names), seconds))
-    )
+
+    def extend_all(names: Collection[str], token: str, seconds: int) -> int:
+        extended.append((set(names), seconds))
+        return len(names)
+
+    monkeypatch.setattr(steps, "extend_all", extend_all)
     declare(monkeypatch, LoopStep("hangs", hang, 60), LoopStep("next", lambda _: None, 60))
     runner = StepRunner()
     clock.now = 61.0
@@ -148,6 +152,52 @@ def test_the_leases_of_a_step_that_runs_are_extended_and_those_of_one_that_hangs
     assert extended[: steps.RENEWALS] == [(leases, steps.LEASE_SECONDS)] * steps.RENEWALS
     assert steps.RENEWALS * 5 + steps.LEASE_SECONDS == 60
     assert not Lease.objects.exclude(token="").exists()
+
+
+def test_a_step_whose_lease_another_process_has_does_not_run_after_the_others_were_extended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after the process was suspended, or the database did not answer, for longer than a lease."""
+    clock, ran = Clock(monkeypatch), list[str]()
+
+    def extend_all(names: Collection[str], token: str, seconds: int) -> int:
+        return len(names) - 1
+
+    def take_long(_: datetime) -> None:
+        clock.now += steps.LEASE_SECONDS + 1
+        Lease.objects.filter(name="step:taken").update(token="of-another")
+        renewal = next(one for one in threading.enumerate() if one.name == steps.RENEWAL)
+        renewal.join()
+
+    late = [LoopStep(name, lambda _, name=name: ran.append(name), 60) for name in ("taken", "kept")]
+    declare(monkeypatch, LoopStep("long", take_long, 60), *late)
+    monkeypatch.setattr(steps, "RENEW_SECONDS", 0.001)
+    monkeypatch.setattr(steps, "extend_all", extend_all)
+    runner = StepRunner()
+    clock.now = 61.0
+    runner.run_due(timezone.now())
+    assert ran == ["kept"]
+
+
+def test_leases_are_extended_again_after_the_database_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, tries = Clock(monkeypatch), list[int]()
+
+    def extend_all(names: Collection[str], token: str, seconds: int) -> int:
+        tries.append(len(names))
+        if len(tries) == 1:
+            raise OperationalError("no answer")
+        return len(names)
+
+    def wait(_: datetime) -> None:
+        wait_until(lambda: len(tries) > 1, what="another try")
+
+    monkeypatch.setattr(steps, "RENEW_SECONDS", 0.001)
+    monkeypatch.setattr(steps, "extend_all", extend_all)
+    declare(monkeypatch, LoopStep("waits", wait, 60))
+    runner = StepRunner()
+    clock.now = 61.0
+    runner.run_due(timezone.now())
+    assert tries[:2] == [1, 1]
 
 
 BLOCKED = """
