@@ -109,11 +109,14 @@ def send_directory(
     """Send the contents that the server lacks, then the manifest. Return what was found and sent.
 
     `newest`: the manifest hash of the newest version, "" without one. `is_full`: also read files that the stat index
-    has as unchanged. `adopt`: as in `_read`. Raise CliError as `_read`, and if the server still lacks contents after
+    has as unchanged, and make it anew. `adopt`: as in `_read`. Raise CliError as `_read`, and if the server still lacks contents after
     a second pass.
     """
     index = binding.index(dataset["id"])
-    found = _read(session, dataset, binding, None if is_full else index, newest, adopt, listing)
+    if is_full:
+        # Or the next sync would take contents from it that this one finds changed.
+        forget_index(index)
+    found = _read(session, dataset, binding, index, newest, adopt, listing)
     if found.manifest is not None and _send_manifest(session, dataset, found.manifest):
         # According to the index the server has contents that it has lost: read everything again.
         forget_index(index)
@@ -128,7 +131,7 @@ def _read(
     session: Session,
     dataset: dict[str, Any],
     binding: Binding,
-    index: Path | None,
+    index: Path,
     newest: str,
     adopt: str,
     listing: Listing | None = None,
@@ -136,9 +139,9 @@ def _read(
     """Read the files of a directory and send the contents that the server lacks. Raise CliError if a file cannot be
     read or sent.
 
-    `index`: the stat index, None to read every file. `newest`: the manifest hash of the newest version, "" without
-    one. `listing`: the files, None to search the directory. `adopt`: how large files get into a lake on this machine,
-    a value of datasets.storage.files.Sharing.
+    `index`: the stat index. `newest`: the manifest hash of the newest version, "" without one. `listing`: the files,
+    None to search the directory. `adopt`: how large files get into a lake on this machine, a value of
+    datasets.storage.files.Sharing.
     """
     sink = sink_of_server(session.config.url, session.client.authorization(), dataset["id"])
     meter = Meter("sending")

@@ -20,7 +20,7 @@ from datasets.ingest.last_listing import (
     save_last,
     young_paths,
 )
-from datasets.ingest.listing import Listing, Seen, line_path, load_seen, save_seen
+from datasets.ingest.listing import Listing, Seen, forget_seen, line_path, load_seen, save_seen
 from datasets.ingest.reader import Failed, Read, Reader, Wanted
 from datasets.ingest.tree import Changes, Skipped, StatIndex, Walk, all_of, load_index, save_index, walk
 from datasets.ingest.worker import Say, SinkSpec, Worker, open_sink, silent
@@ -159,6 +159,7 @@ def _keep_listing(index: Path, listing: Listing | None, manifest: Manifest, foun
 def forget_index(index: Path) -> None:
     """Remove everything that is stored about a directory's files: the next sync reads all."""
     index.unlink(missing_ok=True)
+    forget_seen(index)
     forget_last(index)
 
 

@@ -170,5 +170,10 @@ def save_seen(index: Path, seen: Seen) -> None:
     fresh.replace(_beside(index))
 
 
+def forget_seen(index: Path) -> None:
+    """Remove the hash of the listing beside a stat index, if there is one."""
+    _beside(index).unlink(missing_ok=True)
+
+
 def _beside(index: Path) -> Path:
     return index.with_suffix(".seen")

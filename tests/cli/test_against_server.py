@@ -401,3 +401,24 @@ def test_a_sync_on_the_servers_machine_shares_large_files_with_the_lake(yard, en
     assert (large.stat().st_nlink, large.stat().st_mode & 0o777) in ((2, 0o444), (1, 0o644))
     assert "nothing changed" in yard("dataset", "sync", str(tmp_path)).stdout
     assert "202 files are intact" in yard("dataset", "verify", "near").stdout
+
+
+def test_a_full_sync_is_believed_by_the_next_one(yard, environment, tmp_path):
+    """A file whose content changed without its size or times, as some programs leave it."""
+
+    def write(content: str) -> None:
+        (tmp_path / "a.txt").write_text(content)
+        os.utime(tmp_path / "a.txt", (1_700_000_000, 1_700_000_000))
+
+    write("one")
+    (tmp_path / "b.txt").write_text("b")
+    os.utime(tmp_path / "b.txt", (1_700_000_000, 1_700_000_000))
+    assert yard("dataset", "init", "full", str(tmp_path)).returncode == 0
+    assert "full@1: 2 files" in yard("dataset", "sync", str(tmp_path)).stdout
+    write("two")
+    assert "nothing changed" in yard("dataset", "sync", str(tmp_path)).stdout
+    assert "0 added, 1 changed, 0 removed" in yard("dataset", "sync", str(tmp_path), "--full").stdout
+    assert "nothing changed" in yard("dataset", "sync", str(tmp_path)).stdout
+    assert "nothing changed" in yard("dataset", "sync", str(tmp_path), "--full").stdout
+    (tmp_path / "c.txt").write_text("c")
+    assert "1 added, 0 changed, 0 removed" in yard("dataset", "sync", str(tmp_path)).stdout
