@@ -109,8 +109,8 @@ def send_directory(
     """Send the contents that the server lacks, then the manifest. Return what was found and sent.
 
     `newest`: the manifest hash of the newest version, "" without one. `is_full`: also read files that the stat index
-    has as unchanged, and make it anew. `adopt`: as in `_read`. Raise CliError as `_read`, and if the server still lacks contents after
-    a second pass.
+    has as unchanged, and make it anew. `adopt`: as in `_read`. Raise CliError as `_read`, and if the server still lacks
+    contents after a second pass.
     """
     index = binding.index(dataset["id"])
     if is_full:
