@@ -25,6 +25,7 @@ LEASE = "logs"
 LEASE_SECONDS = 10
 # A pod gone for longer than this whose log is still incomplete stays without the rest.
 LOOK_BACK_SECONDS = 600
+NOT_COPIED = "logs of cluster %s are not copied; the next pass tries again"
 
 
 class LogKeeper:
@@ -100,6 +101,9 @@ def _is_copied(cluster: Cluster) -> bool:
         return WRITES_LOG_STORE not in engine_for(cluster).capabilities
     except EngineUnreachable:
         return False
+    except Exception:
+        logger.exception(NOT_COPIED, cluster.name)
+        return False
 
 
 def _pass_list(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> None:
@@ -113,4 +117,4 @@ def _pass_list(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> Non
         # Not logged here, because the loop reports an unreachable engine.
         return
     except Exception:
-        logger.exception("logs of cluster %s are not copied; the next pass tries again", cluster.name)
+        logger.exception(NOT_COPIED, cluster.name)

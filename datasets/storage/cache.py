@@ -16,6 +16,7 @@ becomes one file when the second of them ends.
 import errno
 import fcntl
 import os
+import re
 import shutil
 import threading
 import weakref
@@ -46,6 +47,8 @@ _COMPLETION = ".completion"
 _FOLDERS = ("manifests", "trees", "damaged", "staging", "locks")
 # Of the layout of earlier versions, in which every content had a second name.
 _OLD_FOLDERS = ("contents", "removed")
+# The file that marks a damaged content: its digest, and "x" if it is executable.
+_MARK = re.compile("([0-9a-f]{64})(x?)")
 
 
 class CacheStore:
@@ -338,10 +341,9 @@ class CacheStore:
         return self.root / "damaged" / (digest_of(name).hex() + name[DIGEST_BYTES:].decode())
 
     def _damaged(self) -> set[bytes]:
-        marks = os.listdir(self.root / "damaged")
-        return {
-            bytes.fromhex(mark.removesuffix("x")) + (b"x" if mark.endswith("x") else b"") for mark in marks
-        }
+        # Others may have left files there, such as an NFS client its `.nfs...`.
+        marks = filter(None, map(_MARK.fullmatch, os.listdir(self.root / "damaged")))
+        return {bytes.fromhex(mark[1]) + mark[2].encode() for mark in marks}
 
     def _manifest(self, key: str) -> Manifest | None:
         try:

@@ -28,6 +28,13 @@ def test_damaged_content_of_the_lake_is_not_served(kit: LakeKit, lake: Lake, sto
     assert not store.tree("v").exists()
 
 
+def test_files_of_other_programs_beside_the_marks_are_ignored(lake: Lake, store: CacheStore):
+    (store.root / "damaged" / ".nfs0001").touch()
+    store.fill("v", lake, kept(lake, FILES))
+    assert store.tree("v").is_dir()
+    assert store.find_damaged([sha256(LARGE).digest()]) == set()
+
+
 def test_trees_with_damaged_content_are_named_and_repaired_in_place(lake: Lake, store: CacheStore):
     trees = {"v": kept(lake, FILES), "w": kept(lake, {"other": (FILE, LARGE), "sub/b": (FILE, b"beta")})}
     for key, manifest in trees.items():

@@ -97,6 +97,13 @@ def test_clusters_at_rest_are_sampled_once_a_minute_and_their_devices_are_read_a
     assert collect(1), "another cluster"
 
 
+def test_an_engine_that_cannot_be_opened_keeps_no_logs_from_being_copied(
+    plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.loop.log_shipping.engine_for", lambda _: 1 // 0)
+    assert LogKeeper().look(plant.clock())
+
+
 def test_the_last_lines_of_a_pod_are_read_at_rest(plant) -> None:
     job = make_job(make_project(), command=["sleep", "5"])
     plant.settle()
