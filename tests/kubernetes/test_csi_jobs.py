@@ -69,7 +69,7 @@ def test_a_job_writes_a_new_volume_and_another_reads_what_was_restored_of_its_sn
 
     yard.until(snapshot, "the snapshot of its end", 60)
     taken = Snapshot.objects.get()
-    assert (taken.job, taken.cause, taken.consistency) == (first, "success", "idle")
+    assert (taken.job, taken.causes, taken.consistency) == (first, ["success"], "idle")
     restore_snapshot(taken, "again", actor=SYSTEM)
     script = "grep best /in/model && ! touch /in/x"
     mounts = [{"volume": "again", "mount_path": "/in", "read_only": True}]
