@@ -73,6 +73,9 @@ class Binding:
 
     def remember(self, dataset: str) -> None:
         """Store `dataset`, the id of the directory's dataset, on this machine."""
+        # On a full disk nothing would be left of the file.
+        if self.dataset() == dataset:
+            return
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         document = {"id": dataset, "directory": str(self.directory)}
         (self._folder / "dataset.json").write_text(json.dumps(document))

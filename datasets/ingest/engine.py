@@ -7,6 +7,7 @@ import selectors
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -80,7 +81,8 @@ def sync_tree(
     files. `listing`: a listing of the directory that is already running; None: walk the directory here. `base`: the
     manifest hash of the newest version. `nearby` is called before more than a few files are read and may return a
     sink to use instead. `workers`: processes that read, 0 for one per core, at most four. `report` returns False to
-    cancel. `say` gets a line when the sink has to wait, possibly from another thread.
+    cancel. `say` gets a line when the sink has to wait, possibly from another thread, and if the
+    index cannot be stored.
 
     If files could not be read, they are in `failed` and `manifest` is None. Raises SourceMissing if `root` is not a
     directory, Cancelled, WorkerFailed if a worker ended early, and what the sink raises.
@@ -93,7 +95,7 @@ def sync_tree(
             return Synced(None, base, few.files, 0, 0, few.skipped)
         job = _Job(few.found, all_of(few.found), report, say)
         job.read(start, sink, nearby, readers)
-        if patched := _patched(job, last, few, index, listing):
+        if patched := _patched(job, last, few, index, listing, say):
             return patched
     # Taken before the walk: a file that changes during the walk is newer, and is read again next time.
     walked_ns = listing.started_ns if listing else time.time_ns()
@@ -104,7 +106,8 @@ def sync_tree(
     known = load_index(index) if index else StatIndex()
     changes = known.fill(found)
     if changes.is_same and base and known.version == base:
-        _see(index, listing, base, found)
+        with _storing(index, say):
+            _see(index, listing, base, found)
         return Synced(None, base, found.files, 0, 0, found.skipped)
     job = _Job(found, changes, report, say)
     job.read(start, sink, nearby, readers)
@@ -112,9 +115,10 @@ def sync_tree(
         return Synced(None, "", found.files, len(changes.places), job.bytes_done, found.skipped, job.failed)
     manifest = job.manifest or manifest_of(found)
     # Saved only after all contents are stored: the index of a failed sync would hide missing contents.
-    if index:
-        save_index(index, manifest.hash, found, walked_ns)
-        if job.is_as_walked:
+    with _storing(index, say):
+        if index:
+            save_index(index, manifest.hash, found, walked_ns)
+        if index and job.is_as_walked:
             _see(index, listing, manifest.hash, found)
             _keep_listing(index, listing, manifest, found)
     return Synced(manifest, manifest.hash, found.files, len(changes.places), job.bytes_done, found.skipped)
@@ -129,7 +133,9 @@ def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synce
     return Synced(None, base, seen.files, 0, 0, seen.skipped)
 
 
-def _patched(job: "_Job", last: LastListing, few: Difference, index: Path, listing: Listing) -> Synced | None:
+def _patched(
+    job: "_Job", last: LastListing, few: Difference, index: Path, listing: Listing, say: Say
+) -> Synced | None:
     """Return the result of a sync that read the files of `few` in `job`; store the listing for the next one. None if
     the last listing turns out not to be that of its manifest."""
     read = Synced(None, "", few.files, job.files_done, job.bytes_done, few.skipped, job.failed)
@@ -141,10 +147,25 @@ def _patched(job: "_Job", last: LastListing, few: Difference, index: Path, listi
     # The stat index stays as it is: what it knows of files that did not change is right.
     if job.is_as_walked:
         unsettled = few.unsettled(listing)
-        save_last(index, listing, manifest, unsettled, few.skipped)
-        if not unsettled:
-            save_seen(index, Seen(manifest.hash, listing.digest, few.files, few.skipped))
+        with _storing(index, say):
+            save_last(index, listing, manifest, unsettled, few.skipped)
+            if not unsettled:
+                save_seen(index, Seen(manifest.hash, listing.digest, few.files, few.skipped))
     return replace(read, manifest=manifest, version=manifest.hash)
+
+
+@contextmanager
+def _storing(index: Path | None, say: Say) -> Iterator[None]:
+    """Context manager for what is stored beside a stat index. It only reports what cannot be stored: that makes the
+    next sync faster, and the version is complete without it."""
+    try:
+        yield
+    except OSError as error:
+        say(f"the next sync will take longer: {error.strerror}")
+        with suppress(OSError):
+            if index:
+                # What was written of a new file.
+                index.with_suffix(f".{os.getpid()}").unlink()
 
 
 def _keep_listing(index: Path, listing: Listing | None, manifest: Manifest, found: Walk) -> None:

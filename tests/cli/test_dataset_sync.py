@@ -4,11 +4,14 @@ import os
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from controlplane.cli.dataset_sync import Announcer, Meter, make_directories, write_file
+from controlplane.cli.dataset_sync import Announcer, Binding, Meter, make_directories, write_file
 from controlplane.cli.errors import CliError
+from controlplane.cli.session import Session
 from datasets.manifests import FILE, LINK, Entry, make_manifest
 from tests.cli.scripted import Reply, problem
 
@@ -97,6 +100,19 @@ def test_what_is_left_out_of_a_version_is_said_in_words(server, yard, tmp_path):
     assert "left out out: a link that leads out of the directory" in ran.err
     assert "left out pipe: neither a file nor a link" in ran.err
     assert ran.out == "xray@2: 1 file, 1 B; 1 added, 0 changed, 0 removed\n"
+
+
+def test_a_dataset_that_is_known_is_not_written_again(tmp_path: Path):
+    """On a full disk nothing would be left of it."""
+    session = SimpleNamespace(config=SimpleNamespace(url="http://here", path=tmp_path / "config"))
+    binding = Binding(cast("Session", session), tmp_path)
+    binding.remember("d1")
+    [path] = tmp_path.rglob("dataset.json")
+    os.utime(path, (0, 0))
+    binding.remember("d1")
+    assert path.stat().st_mtime == 0
+    binding.remember("d2")
+    assert binding.dataset() == "d2"
 
 
 def test_what_several_workers_wait_for_is_said_once():

@@ -1,5 +1,6 @@
 """A listing by GNU find is what Python's walk finds, and shows that nothing changed."""
 
+import errno
 import os
 import shutil
 import socket
@@ -248,6 +249,36 @@ def test_a_listing_in_another_order_is_the_same(tree: Path, tmp_path: Path, last
         found = difference(last, listing)
     assert found is not None
     assert found.is_empty
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_version_is_made_although_the_disk_of_the_index_is_full(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
+):
+    (tmp_path / "own").mkdir()
+    index, said = tmp_path / "own" / "one.index", list[str]()
+
+    def sync() -> Synced:
+        with Listing(os.fsencode(tree)) as listing:
+            return sync_tree(
+                tree, sink_of_folder(tmp_path / "lake"), index=index, listing=listing, say=said.append
+            )
+
+    def refuse(path: Path, _: Path) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if not is_first:
+        sync()
+        (tree / "plain").write_bytes(b"changed")
+    kept = set(os.listdir(index.parent))
+    with monkeypatch.context() as full:
+        full.setattr(Path, "replace", refuse)
+        version = sync().version
+    assert version == sync_tree(tree, sink_of_folder(tmp_path / "lake")).version
+    assert set(said) == {"the next sync will take longer: No space left on device"}
+    assert set(os.listdir(index.parent)) >= kept
+    assert not [name for name in os.listdir(index.parent) if name.endswith(f".{os.getpid()}")]
+    assert sync().version == version
 
 
 def test_another_base_is_compared(tree: Path, tmp_path: Path, first: Synced):
