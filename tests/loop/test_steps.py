@@ -166,8 +166,9 @@ def test_a_step_whose_lease_another_process_has_does_not_run_after_the_others_we
     def take_long(_: datetime) -> None:
         clock.now += steps.LEASE_SECONDS + 1
         Lease.objects.filter(name="step:taken").update(token="of-another")
-        renewal = next(one for one in threading.enumerate() if one.name == steps.RENEWAL)
-        renewal.join()
+        for thread in threading.enumerate():
+            if thread.name == steps.RENEWAL:
+                thread.join()
 
     late = [LoopStep(name, lambda _, name=name: ran.append(name), 60) for name in ("taken", "kept")]
     declare(monkeypatch, LoopStep("long", take_long, 60), *late)
