@@ -111,7 +111,7 @@ class FreeCapacity:
     """The free capacity of all nodes, with an index that follows every change. `positions`: each node's index in
     `nodes`, by name. Read `nodes` again after a change: the node may be another object."""
 
-    __slots__ = ("_borrowed", "changes", "nodes", "parts", "positions", "scorer")
+    __slots__ = ("_borrowed", "_has_locations", "changes", "nodes", "parts", "positions", "scorer")
 
     def __init__(self, nodes: list[NodeCapacity], positions: dict[str, int]) -> None:
         self.nodes = nodes
@@ -121,6 +121,7 @@ class FreeCapacity:
         self._borrowed: set[int] = set()
         # One index per pool; in a cluster with several locations, one per pool and location.
         self.parts: dict[str, PoolIndex] = {}
+        self._has_locations = any(node.location for node in nodes)
         # Chooses nodes and devices; None selects the tightest fit.
         self.scorer: Scorer | None = None
         # The orders of the nodes that changed, oldest change first: a search that failed looks again at these
@@ -148,7 +149,7 @@ class FreeCapacity:
     def _twin(self, nodes: list[NodeCapacity], borrowed: set[int]) -> FreeCapacity:
         twin = FreeCapacity.__new__(FreeCapacity)
         twin.nodes, twin._borrowed = nodes, borrowed
-        twin.positions = self.positions
+        twin.positions, twin._has_locations = self.positions, self._has_locations
         twin.changes = []
         twin.scorer = None if self.scorer is None else self.scorer.twin()
         twin.parts = {name: index.copy() for name, index in self.parts.items()}
@@ -159,8 +160,8 @@ class FreeCapacity:
         means all."""
         if not locations and not pools:
             return tuple(sorted(self.parts))
-        if not locations and len(pools) == 1 and pools[0] in self.parts:
-            # In a cluster with one location the parts are the pools.
+        if not (locations or self._has_locations) and len(pools) == 1 and pools[0] in self.parts:
+            # Without locations the parts are the pools.
             return tuple(pools)
         return tuple(
             name

@@ -234,3 +234,12 @@ def test_drawn_jobs_with_data_at_some_locations_settle(seed):
             seen = apply(seen, plan)
         assert not plan.starts
         assert not plan.preempts
+
+
+def test_a_job_that_names_its_pool_gets_nodes_that_a_location_serves_and_others():
+    """A location that names labels serves some nodes of a pool; the others belong to none."""
+    nodes = (at("n0", "", 4), at("w0", "west", 8))
+    wide = job("a1", "a", 8, node_pool="default")
+    assert placed(decide(view(nodes, PROJECTS, [wide])), "a1") == ["w0"]
+    pair = job("a2", "a", 4, pods=3, node_pool="default")
+    assert sorted(placed(decide(view(nodes, [project("a", 12)], [pair])), "a2")) == ["n0", "w0", "w0"]
