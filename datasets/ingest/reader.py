@@ -13,7 +13,8 @@ from datasets.manifests import LINK
 # Attempts to read a file that changes during the read. Few, because a file that is always being written never stays the
 # same.
 TRIES = 3
-CHUNK_BYTES = 4 << 20
+# Of one read of a large file: it stays in the cache of a core until it is hashed.
+CHUNK_BYTES = 256 << 10
 ASK_AT_ONCE = 5000  # contents
 # A file that changed less than this ago may change again within the same tick of the file system's clock, without a new
 # mtime.
@@ -41,7 +42,10 @@ class Content(NamedTuple):
 
 
 class Sink(Protocol):
-    """Destination of contents. Every call may be repeated, since contents are named by their digests."""
+    """Destination of contents. Every call may be repeated, since contents are named by their digests.
+    `most_in_memory_bytes`: larger files go to `put_file`, which gets their path."""
+
+    most_in_memory_bytes: int
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
         """Return the digests whose content is not in the lake."""
@@ -90,7 +94,7 @@ class Reader:
                     return self._link(path)
                 # A file that changed is read again as it is now, not with the size and time that the walk
                 # found.
-                if attempt or size > CONTENT_MOST_BYTES:
+                if attempt or self._is_large(size):
                     return self._file(path)
                 return self._unchanged_file(path, size, mtime_ns)
             except FileNotFoundError:
@@ -100,6 +104,9 @@ class Reader:
             except OSError:
                 return "unreadable"
         return "changing"
+
+    def _is_large(self, size: int) -> bool:
+        return size > CONTENT_MOST_BYTES or size > self._sink.most_in_memory_bytes
 
     def _link(self, path: bytes) -> Read:
         target = os.readlink(path)
@@ -126,7 +133,7 @@ class Reader:
         try:
             before = os.fstat(descriptor)
             mtime = before.st_mtime_ns if before.st_mtime_ns < self._settled_ns else UNSETTLED
-            if before.st_size > CONTENT_MOST_BYTES:
+            if self._is_large(before.st_size):
                 digest = self._large(descriptor, path, before.st_size, mtime)
             else:
                 data = _whole(descriptor, before.st_size)

@@ -18,7 +18,7 @@ from controlplane.http_client import (
     retry_delay,
     waits_words,
 )
-from datasets.ingest.packs import make_pack
+from datasets.ingest.packs import CONTENT_MOST_BYTES, make_pack
 from datasets.ingest.reader import Content, FileChanged
 from datasets.ingest.worker import Say, SinkSpec, silent
 
@@ -47,6 +47,8 @@ class UploadRefused(Exception):
 class HttpSink:
     """Sends contents to one dataset of a server; implements datasets.ingest.reader.Sink. `say` gets a line, possibly
     from another thread, when a request has to wait."""
+
+    most_in_memory_bytes = CONTENT_MOST_BYTES
 
     def __init__(self, url: str, headers: Mapping[str, str], dataset: str, say: Say = silent) -> None:
         self._parts, self._say = urlsplit(url), say

@@ -99,7 +99,7 @@ class FolderLake(IndexedLake[ContentIndex]):
             with self._staged() as fresh:
                 if not self._shares(path, mtime_ns, fresh, adopt):
                     self._copy(digest, path, size_bytes, fresh)
-                os.rename(fresh, self._named("objects", digest.hex()))
+                self._publish(fresh, "objects", digest.hex())
         except OSError as error:
             if error.errno in FULL_DISK:
                 raise blocked(error) from error
@@ -223,7 +223,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         with self._staged() as fresh:
             write_new(fresh, *(content.data for content in contents), index)
             # Named by its index: writing the same contents twice gives one file.
-            os.rename(fresh, self._named("packs", name))
+            self._publish(fresh, "packs", name)
         sizes = [len(content.data) for content in contents]
         digests = [content.digest for content in contents]
         return list(map(Located, repeat(name), accumulate(sizes, initial=0), sizes, digests))
@@ -232,7 +232,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         with self._staged() as fresh:
             if not (content.path and self._shares(content.path, content.mtime_ns, fresh, adopt)):
                 write_new(fresh, content.data)
-            os.rename(fresh, self._named("objects", content.digest.hex()))
+            self._publish(fresh, "objects", content.digest.hex())
         return Located(WHOLE, 0, len(content.data), content.digest)
 
     def _shares(self, path: bytes, mtime_ns: int, fresh: Path, adopt: Sharing) -> bool:
@@ -402,7 +402,16 @@ class FolderLake(IndexedLake[ContentIndex]):
             raise _lost(located) from error
 
     def _path(self, folder: str, name: str) -> Path:
-        return self.root / folder / name[:2] / name[2:]
+        return Path(f"{self.root}/{folder}/{name[:2]}/{name[2:]}")
+
+    def _publish(self, fresh: Path, folder: str, name: str) -> None:
+        target = self._path(folder, name)
+        try:
+            os.rename(fresh, target)
+        except FileNotFoundError:
+            # The first of its directory: there are 256.
+            target.parent.mkdir(exist_ok=True)
+            os.rename(fresh, target)
 
     def _named(self, folder: str, name: str) -> Path:
         path = self._path(folder, name)

@@ -1,13 +1,15 @@
 """The sink that writes into a folder lake on the same machine. Worker processes open it (see datasets.ingest.worker);
 it loads nothing that only buckets need."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from datasets.ingest.packs import CONTENT_MOST_BYTES
 from datasets.ingest.reader import Content
 from datasets.ingest.worker import Say, SinkSpec, silent
 from datasets.storage.contents import Located, Sharing
-from datasets.storage.folder import FolderLake
+from datasets.storage.folder import WHOLE_BYTES, FolderLake
 
 # Upper bound of what must be stored again after a process is killed.
 FLUSH_BYTES = 512 << 20
@@ -19,6 +21,9 @@ class FolderSink:
 
     def __init__(self, lake: FolderLake, adopt: Sharing) -> None:
         self._lake, self._adopt = lake, adopt
+        # What becomes a link is hashed piece by piece: keeping it in memory until it is linked takes a fifth longer.
+        self.most_in_memory_bytes = WHOLE_BYTES if adopt == Sharing.HARD_LINK else CONTENT_MOST_BYTES
+        self._device = os.stat(lake.root).st_dev
         self._unflushed: list[Located] = []
         self._unflushed_bytes = 0
 
@@ -29,6 +34,9 @@ class FolderSink:
         self._written(self._lake.put_contents(contents, self._adopt))
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
+        if os.stat(path).st_dev != self._device:
+            # It will be copied, which reads and hashes it again; the next ones better stay in memory.
+            self.most_in_memory_bytes = CONTENT_MOST_BYTES
         self._written([self._lake.put_file(digest, path, size_bytes, mtime_ns, self._adopt)])
 
     def flush(self) -> None:

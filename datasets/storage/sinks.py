@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from datasets.ingest.packs import make_pack
+from datasets.ingest.packs import CONTENT_MOST_BYTES, make_pack
 from datasets.ingest.reader import Content, FileChanged
 from datasets.ingest.worker import Say, SinkSpec, silent
 from datasets.storage.base import ContentDamaged, Lake
@@ -20,6 +20,8 @@ PART_BYTES = 16 << 20
 class LakeSink:
     """Stores contents in a lake of any kind, as packs and file parts; implements datasets.ingest.reader.Sink.
     Contents are durable when a call returns."""
+
+    most_in_memory_bytes = CONTENT_MOST_BYTES
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake

@@ -3,6 +3,7 @@ those processes do."""
 
 from collections.abc import Sequence
 
+from datasets.ingest.packs import CONTENT_MOST_BYTES
 from datasets.ingest.reader import Content
 from datasets.ingest.worker import Say, silent
 from datasets.storage.base import Blocked
@@ -10,6 +11,8 @@ from datasets.storage.base import Blocked
 
 class AwaySink:
     """A sink whose lake cannot be reached: it raises Blocked for every content."""
+
+    most_in_memory_bytes = CONTENT_MOST_BYTES
 
     def put_contents(self, contents: Sequence[Content]) -> None:
         raise Blocked("unreachable", "The lake is away.\tTry again later.")

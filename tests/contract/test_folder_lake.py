@@ -297,6 +297,7 @@ def test_a_file_that_changes_after_its_read_and_keeps_its_mtime_is_not_shared(
     """Two writes within one tick of the file system's clock: the content was stored under the digest of the first."""
     monkeypatch.setattr("datasets.ingest.reader.CONTENT_MOST_BYTES", 0 if sent_whole else len(LARGE))
     sink, file = FolderSink(lake, Sharing.HARD_LINK), source / "sub" / "large.bin"
+    sink.most_in_memory_bytes = len(LARGE)
     asked, status, writes = sink.lacking, file.stat(), iter([LARGE[::-1]])
 
     def lacking(digests):
@@ -311,6 +312,27 @@ def test_a_file_that_changes_after_its_read_and_keeps_its_mtime_is_not_shared(
     reader.flush()
     assert digest == sha256(lake.read(digest)).digest()
     assert not lake.verify([digest, sha256(LARGE).digest()]).quarantined
+
+
+@pytest.mark.parametrize("is_same_device", [True, False])
+def test_what_becomes_a_link_is_not_kept_in_memory(source, lake, monkeypatch, is_same_device):
+    """From another file system it is copied, and then read once instead of twice."""
+    sink, kept = FolderSink(lake, Sharing.HARD_LINK), []
+    store = sink.put_contents
+    monkeypatch.setattr(sink, "put_contents", lambda contents: (kept.extend(contents), store(contents)))
+    if not is_same_device:
+        sink._device = -1
+    files = [source / "sub" / f"{number}.bin" for number in range(3)]
+    for number, file in enumerate(files):
+        file.write_bytes(bytes([number]) * (300 << 10))
+        file.chmod(0o644)
+        os.utime(file, (1, 1))
+    reader = Reader(os.fsencode(source), sink)
+    found = reader.read([(b"sub/%d.bin" % number, FILE, 300 << 10, 10**9) for number in range(3)])
+    reader.flush()
+    assert [content.path for content in kept] == ([] if is_same_device else [*map(os.fsencode, files[1:])])
+    assert [digest for digest, _, _ in found] == [sha256(lake.read(row[0])).digest() for row in found]
+    assert [file.stat().st_nlink for file in files] == [2, 2, 2]
 
 
 def test_a_full_disk_is_named_while_the_index_is_written(lake):
