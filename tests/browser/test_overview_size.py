@@ -100,8 +100,14 @@ def test_a_new_job_appears_by_itself_however_many_there_are(watched: Watched, la
     assert large.call("DELETE", f"/api/v1/jobs/{job}")[0] < 300
 
 
+def wait_for_cards(page: Page) -> None:
+    """Wait until the script of the map, which is loaded once there is one, answers the pointer and the keys."""
+    page.locator(".heat-card").wait_for(state="attached")
+
+
 def test_the_card_of_a_node_names_and_links_its_jobs(watched: Watched):
     page = watched.page
+    wait_for_cards(page)
     page.locator(".heat-map svg").hover(position={"x": 6, "y": 6})
     link = page.locator(".heat-card a[href^='/jobs/']").first
     link.wait_for()
@@ -119,6 +125,7 @@ def test_cells_become_a_map_while_the_page_is_open(watched: Watched, large: serv
     page = watched.page
     page.evaluate("document.querySelector('.heat-map').outerHTML = '<div id=devices class=nodes-many></div>'")
     assert large.call("POST", "/api/v1/nodes/dgx1-1/cordon")[0] < 300
+    wait_for_cards(page)
     page.locator(".heat-map").focus()
     page.keyboard.press("ArrowRight")
     page.locator(".heat-card").wait_for()
