@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
-from datasets.ingest.packs import CONTENT_MOST_BYTES, PACK_BYTES
+from datasets.ingest.packs import PACK_BYTES
 from datasets.manifests import LINK
 
 # Attempts to read a file that changes during the read. Few, because a file that is always being written never stays the
@@ -43,7 +43,7 @@ class Content(NamedTuple):
 
 class Sink(Protocol):
     """Destination of contents. Every call may be repeated, since contents are named by their digests.
-    `most_in_memory_bytes`: larger files go to `put_file`, which gets their path."""
+    `most_in_memory_bytes`: larger files go to `put_file`, which gets their path; at most CONTENT_MOST_BYTES."""
 
     most_in_memory_bytes: int
 
@@ -106,7 +106,7 @@ class Reader:
         return "changing"
 
     def _is_large(self, size: int) -> bool:
-        return size > CONTENT_MOST_BYTES or size > self._sink.most_in_memory_bytes
+        return size > self._sink.most_in_memory_bytes
 
     def _link(self, path: bytes) -> Read:
         target = os.readlink(path)

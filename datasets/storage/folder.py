@@ -272,10 +272,8 @@ class FolderLake(IndexedLake[ContentIndex]):
         if found != digest:
             path.unlink()
             raise ContentDamaged(digest)
-        target = self._named("objects", digest.hex())
         # Moved before it becomes read-only: a request that repeats an interrupted one opens it for writing.
-        os.rename(path, target)
-        target.chmod(READ_ONLY)
+        self._publish(path, "objects", digest.hex()).chmod(READ_ONLY)
         self.flush([Located(WHOLE, 0, size, digest)])
 
     def _damaged(self, located: Sequence[Located], budget: Budget) -> list[Located]:
@@ -404,7 +402,7 @@ class FolderLake(IndexedLake[ContentIndex]):
     def _path(self, folder: str, name: str) -> Path:
         return Path(f"{self.root}/{folder}/{name[:2]}/{name[2:]}")
 
-    def _publish(self, fresh: Path, folder: str, name: str) -> None:
+    def _publish(self, fresh: Path, folder: str, name: str) -> Path:
         target = self._path(folder, name)
         try:
             os.rename(fresh, target)
@@ -412,6 +410,7 @@ class FolderLake(IndexedLake[ContentIndex]):
             # The first of its directory: there are 256.
             target.parent.mkdir(exist_ok=True)
             os.rename(fresh, target)
+        return target
 
     def _named(self, folder: str, name: str) -> Path:
         path = self._path(folder, name)

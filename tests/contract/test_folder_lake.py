@@ -295,9 +295,8 @@ def test_a_file_that_changes_after_its_read_and_keeps_its_mtime_is_not_shared(
     source, lake, monkeypatch, sent_whole
 ):
     """Two writes within one tick of the file system's clock: the content was stored under the digest of the first."""
-    monkeypatch.setattr("datasets.ingest.reader.CONTENT_MOST_BYTES", 0 if sent_whole else len(LARGE))
     sink, file = FolderSink(lake, Sharing.HARD_LINK), source / "sub" / "large.bin"
-    sink.most_in_memory_bytes = len(LARGE)
+    sink.most_in_memory_bytes = 0 if sent_whole else len(LARGE)
     asked, status, writes = sink.lacking, file.stat(), iter([LARGE[::-1]])
 
     def lacking(digests):
