@@ -46,6 +46,7 @@ LINKS = "hard_link"
 UNREAD = {
     "changing": "a program writes to it; wait until it has ended",
     "gone": "it was removed during the sync",
+    "path_too_long": "its path is longer than the system can open; move it nearer to the top",
     "unreadable": "its permissions or the disk do not let it be read",
 }
 REPORT_SECONDS = 0.2

@@ -105,7 +105,7 @@ def sync_tree(
     found = listed or walk(start)
     known = load_index(index) if index else StatIndex()
     changes = known.fill(found)
-    if changes.is_same and base and known.version == base:
+    if changes.is_same and not found.failed and base and known.version == base:
         with _storing(index, say):
             _see(index, listing, base, found)
         return Synced(None, base, found.files, 0, 0, found.skipped)
@@ -214,7 +214,7 @@ class _Job:
         self._found, self._directories, self._places = found, found.directories, changes.places
         self._report, self._say = report, say
         self._bytes = sum(self._row(place)[2] for place in self._places)
-        self.failed: list[tuple[bytes, Failed]] = []
+        self.failed = list(found.failed)
         self.files_done = self.bytes_done = 0
         # Whether every file that was read was as the walk had found it: only then is the listing remembered for the
         # next sync.

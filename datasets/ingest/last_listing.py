@@ -55,6 +55,9 @@ class Difference:
 
 def difference(last: LastListing, listing: Listing) -> Difference | None:
     """Return what changed since the last listing; None if much did, or Python must walk the tree."""
+    # A find that failed wrote a part of the files or none: the others would count as removed.
+    if listing.raw is None:
+        return None
     old, new = last.lines, listing.lines
     start = min([count_equal(old, new), *last.unsettled])
     end = count_equal(reversed(old[start:]), reversed(new[start:]))

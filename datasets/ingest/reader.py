@@ -1,6 +1,7 @@
 """Read and hash files, and send the contents that the lake lacks to a sink. One reader per process; not
 thread-safe."""
 
+import errno
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 Wanted = tuple[bytes, int, int, int]
 # Digest, size in bytes, mtime in ns.
 Read = tuple[bytes, int, int]
-Failed = str  # `changing`, `gone`, `unreadable`
+Failed = str  # `changing`, `gone`, `path_too_long`, `unreadable`
 
 
 class Content(NamedTuple):
@@ -101,8 +102,8 @@ class Reader:
                 return "gone"
             except FileChanged:
                 continue
-            except OSError:
-                return "unreadable"
+            except OSError as error:
+                return why_unread(error)
         return "changing"
 
     def _is_large(self, size: int) -> bool:
@@ -170,6 +171,11 @@ class Reader:
         self._waiting, self._waiting_bytes = {}, 0
         if contents:
             self._sink.put_contents(contents)
+
+
+def why_unread(error: OSError) -> Failed:
+    """Return why a file or directory that exists cannot be read."""
+    return "path_too_long" if error.errno == errno.ENAMETOOLONG else "unreadable"
 
 
 def hash_file(descriptor: int, size: int, take: Callable[[memoryview], object] = lambda _: None) -> bytes:

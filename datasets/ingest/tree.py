@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
-from datasets.ingest.reader import RACY_NS
+from datasets.ingest.reader import RACY_NS, Failed, why_unread
 from datasets.manifests import DIGEST_BYTES, EXECUTABLE, FILE, LINK, stays_inside
 
 _FORMAT = 1
@@ -34,8 +34,7 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A path that is not included in versions, with the reason: `link_leaves_tree`, `not_a_file`,
-    `unreadable`."""
+    """A path that is not included in versions, with the reason: `link_leaves_tree`, `not_a_file`."""
 
     path: bytes
     reason: str
@@ -43,10 +42,11 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The content of a tree, as found by `walk`."""
+    """The content of a tree, as found by `walk`. `failed`: the directories that could not be read."""
 
     directories: list[Directory]
     skipped: list[Skipped]
+    failed: list[tuple[bytes, Failed]] = field(default_factory=list)
 
     @property
     def files(self) -> int:
@@ -72,7 +72,9 @@ def walk(root: bytes, note: Callable[[Directory], None] = lambda directory: None
         except OSError as error:
             if not path:
                 raise SourceMissing(f"{os.fsdecode(root)}: {error.strerror}.") from error
-            found.skipped.append(Skipped(path, "unreadable"))
+            # One that was removed since it was listed has no files, as after the removal.
+            if not isinstance(error, FileNotFoundError):
+                found.failed.append((path, why_unread(error)))
             continue
         waiting += below
         if rows:

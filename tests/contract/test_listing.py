@@ -12,7 +12,7 @@ import pytest
 from datasets.ingest.engine import Synced, sync_tree
 from datasets.ingest.last_listing import LastListing, difference, load_last, save_last
 from datasets.ingest.listing import Listing, load_seen
-from datasets.ingest.tree import walk
+from datasets.ingest.tree import SourceMissing, walk
 from datasets.manifests import Manifest
 from datasets.storage.folder_sink import sink_of_folder
 
@@ -211,6 +211,50 @@ def test_a_file_that_vanishes_after_the_listing_fails_the_sync(tree: Path, tmp_p
     assert kept is not None
     assert kept.lines == last.lines
     assert synced(tree, tmp_path).files == len(last.manifest) - 1
+
+
+@pytest.fixture
+def failing_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A find that lists nothing and fails, as it does for a directory that it cannot read."""
+    program = tmp_path / "bin" / "find"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+def test_without_a_listing_no_file_counts_as_removed(
+    tree: Path, tmp_path: Path, first: Synced, last: LastListing, failing_find: None
+):
+    (tree / "plain").write_bytes(b"changed")
+    found = synced(tree, tmp_path, first.version)
+    assert found.version == sync_tree(tree, sink_of_folder(tmp_path / "lake")).version
+    tree.rename(tmp_path / "moved")
+    with pytest.raises(SourceMissing):
+        synced(tree, tmp_path, first.version)
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (errno.EACCES, [(b"sub/below", "unreadable")]),
+        (errno.EIO, [(b"sub/below", "unreadable")]),
+        (errno.ENAMETOOLONG, [(b"sub/below", "path_too_long")]),
+        (errno.ENOENT, []),
+    ],
+)
+def test_a_directory_that_cannot_be_read_fails_the_sync_unless_it_is_gone(
+    tree: Path, tmp_path: Path, first: Synced, failing_find: None, monkeypatch, error, failed
+):
+    def scandir(path: bytes):
+        if path.endswith(b"/below"):
+            raise OSError(error, os.strerror(error))
+        return read(path)
+
+    read = os.scandir
+    monkeypatch.setattr("datasets.ingest.tree.os.scandir", scandir)
+    found = synced(tree, tmp_path, first.version)
+    assert (found.failed, found.manifest is None) == (failed, bool(failed))
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip", "other"])

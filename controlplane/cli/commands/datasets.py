@@ -26,7 +26,6 @@ SKIPPED_SHOWN = 20
 LEFT_OUT = {
     "link_leaves_tree": "a link that leads out of the directory",
     "not_a_file": "neither a file nor a link",
-    "unreadable": "it cannot be read",
 }
 VERIFIED_AT_ONCE, VERIFIED_BYTES = 1000, 256 << 20
 
