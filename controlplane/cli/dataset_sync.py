@@ -235,13 +235,8 @@ def fetch_tree(session: Session, path: str, name: str, target: Path) -> int:
     Existing files that are equal are kept, so that a repeated call continues. Raise CliError for existing files that
     differ, damaged data, and failures of the connection or the disk.
     """
-    try:
-        manifest = checked(decode(fetch(session, f"{path}/manifest")))
-    except ManifestInvalid as error:
-        raise CliError(str(error), FAILED) from error
-    # Verify the manifest first: files are verified by its digests.
-    if manifest.hash != name:
-        raise CliError("the manifest arrived damaged; try again", FAILED)
+    # Verified first: files are verified by its digests.
+    manifest = fetch_manifest(session, path, name)
     try:
         return _write_tree(session, path, manifest, os.fsencode(target.resolve()))
     except (ConnectionError, TimeoutError, http.client.HTTPException) as error:
@@ -252,6 +247,22 @@ def fetch_tree(session: Session, path: str, name: str, target: Path) -> int:
             raise
         place = os.fsdecode(error.filename or target)
         raise CliError(f"{place} cannot be written: {os.strerror(error.errno)}", FAILED) from error
+
+
+def fetch_manifest(session: Session, path: str, name: str) -> Manifest:
+    """Return the manifest with the hash `name` of a version or artifact, verified. Raise CliError if it is damaged."""
+    try:
+        manifest = checked(decode(fetch(session, f"{path}/manifest")))
+        if manifest.hash == name:
+            return manifest
+        reason = "it is another one."
+    except ManifestInvalid as error:
+        reason = str(error)
+    raise CliError(
+        f"the list of files arrived damaged, or is damaged in the lake: {reason}",
+        FAILED,
+        "try again; then store it again: yard dataset sync --full from where the files are",
+    )
 
 
 def _write_tree(session: Session, path: str, manifest: Manifest, root: bytes) -> int:

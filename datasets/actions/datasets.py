@@ -71,8 +71,7 @@ def keep_manifest(dataset: Dataset, stored: bytes) -> tuple[Manifest, int]:
         raise invalid("/", "bad_manifest", str(error)) from error
     lake, base = lake_of(dataset.project), _newest_manifest(dataset)
     lacking = lake.lacking_of(manifest, base, compare(base, manifest))
-    # One that is there already may be damaged, which reading it finds.
-    if not lacking and not lake.renew_manifest(manifest.hash):
+    if not lacking:
         lake.put_manifest(manifest.hash, stored)
         remember_manifest(dataset.project, manifest)
     return manifest, len(lacking)
@@ -88,7 +87,7 @@ def commit_version(
     lake = lake_of(dataset.project)
     with in_use(lake):
         before, manifest, diff = _to_commit(dataset, manifest_hash, parent)
-        if before is not None and diff.is_empty:
+        if before is not None and before.manifest == manifest.hash:
             return before, False
         return _commit(dataset, before, manifest, diff, message, actor), True
 
@@ -134,9 +133,9 @@ def _to_commit(
         if not lake.renew_manifest(manifest_hash):
             raise ContentMissing(f"The lake has no manifest {manifest_hash}.")
         manifest = manifest_named(dataset.project, manifest_hash)
-        old = manifest_named(dataset.project, before.manifest) if before else Manifest.empty()
     except ContentMissing as error:
         raise Conflict("content_missing", f"{error} Send it, then commit again.") from error
+    old = _manifest_of(before)
     # The parent's contents are in use; only those that are new may have been collected since they were sent.
     diff = compare(old, manifest)
     # This transaction commits after `in_use` ends, so a collection in between does not see the version.
@@ -149,11 +148,15 @@ def _to_commit(
 
 
 def _newest_manifest(dataset: Dataset) -> Manifest:
-    """Return the manifest of a dataset's newest version; an empty one if it has none, or its manifest is lost."""
-    newest = dataset.versions.whole().filter(number=dataset.latest).first()
-    # A lost one is reported when the version is created.
+    """Return the manifest of a dataset's newest version; see `_manifest_of`."""
+    return _manifest_of(dataset.versions.whole().filter(number=dataset.latest).first())
+
+
+def _manifest_of(version: DatasetVersion | None) -> Manifest:
+    """Return a version's manifest; an empty one for None, or if it is lost: the next version then counts all its
+    files as added."""
     with suppress(ContentMissing):
-        return manifest_named(dataset.project, newest.manifest) if newest else Manifest.empty()
+        return manifest_named(version.dataset.project, version.manifest) if version else Manifest.empty()
     return Manifest.empty()
 
 

@@ -31,7 +31,6 @@ def save_subset(
     # exists.
     with in_use(lake):
         lake.put_manifest(chosen.hash, chosen.encode())
-        lake.renew_manifest(chosen.hash)
         found = subset_rows(version).filter(subset=name).first()
         if found is None:
             return _create(version, name, selection, chosen, actor), True

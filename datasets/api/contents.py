@@ -322,16 +322,17 @@ def pack_response(project: Project, manifest: Manifest, asked: Mapping[str, int]
 
 
 def _manifest(version: DatasetVersion) -> Manifest:
-    return stored_manifest(version.dataset.project, version.manifest)
+    return stored_manifest(version.dataset.project, version.manifest, version)
 
 
-def stored_manifest(project: Project, name: str) -> Manifest:
+def stored_manifest(project: Project, name: str, version: DatasetVersion | None = None) -> Manifest:
     """Return the manifest with the hash `name` of the project's lake. Raises Problem (409) if it is missing or
-    damaged."""
+    damaged. `version`: the one whose it is, for the words that say what stores it again."""
     try:
         return manifest_named(project, name)
     except ContentMissing as error:
-        raise Problem(409, "manifest_missing", f"{error} Restore the lake from its backup.") from error
+        repair = f"Store it again: {repair_of(version)}" if version else "Restore the lake from its backup"
+        raise Problem(409, "manifest_missing", f"{error} {repair}.") from error
 
 
 def _other(version: DatasetVersion, number: int | None) -> DatasetVersion | None:

@@ -162,7 +162,8 @@ class Lake(Protocol):
         this machine."""
 
     def put_manifest(self, name: str, stored: bytes) -> None:
-        """Store an encoded manifest under its hash `name`, which is not verified."""
+        """Store an encoded manifest under its hash `name`, which is not verified, in place of one that is there: that
+        may be damaged."""
 
     def renew_manifest(self, name: str) -> bool:
         """Protect a manifest from `collect` by making it young. Return whether it is stored."""

@@ -196,12 +196,9 @@ class FolderLake(IndexedLake[ContentIndex]):
         return self._path("packs", located.pack)
 
     def put_manifest(self, name: str, stored: bytes) -> None:
-        target = self._named("manifests", name)
-        if renew_file(target):
-            return
         try:
             with self._staged() as fresh:
-                write_flushed(fresh, target, stored)
+                write_flushed(fresh, self._named("manifests", name), stored)
         except OSError as error:
             raise blocked(error) from error
 

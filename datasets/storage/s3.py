@@ -134,11 +134,10 @@ class S3Lake(IndexedLake[AgedIndex]):
 
     def put_manifest(self, name: str, stored: bytes) -> None:
         self._keep_manifest(name, stored)
-        if not self.renew_manifest(name):
-            self._refuse_removed([shelf_key("manifests", name)])
-            self._bucket.put(shelf_key("manifests", name), stored)
-            # Recorded after it is stored: `renew_manifest` answers from the index.
-            self._note([shelf_key("manifests", name)])
+        self._refuse_removed([shelf_key("manifests", name)])
+        self._bucket.put(shelf_key("manifests", name), stored)
+        # Recorded after it is stored: `renew_manifest` answers from the index.
+        self._note([shelf_key("manifests", name)])
 
     def renew_manifest(self, name: str) -> bool:
         with self._lock("removal", fcntl.LOCK_SH):

@@ -84,6 +84,27 @@ def test_a_refused_upload_exits_as_any_other_refusal(server, yard, tmp_path):
     assert (ran.code, ran.err) == (4, "yard: This needs the role member in team-a; you are viewer.\n")
 
 
+@pytest.mark.parametrize(
+    "stored", [b"garbage", make_manifest([entry("other", b"1")]).encode()], ids=["garbage", "other"]
+)
+@pytest.mark.parametrize("words", [("verify", "xray@1"), ("clone", "xray@1", "target")])
+def test_a_damaged_list_of_files_is_no_traceback(server, yard, tmp_path, monkeypatch, stored, words):
+    monkeypatch.chdir(tmp_path)
+    server.on("GET", "datasets", {"results": [{"id": "d1", "name": "xray", "latest": 1}]})
+    version = {
+        "id": "v1",
+        "dataset_id": "d1",
+        "subset": None,
+        "manifest": make_manifest([entry("a", b"1")]).hash,
+    }
+    server.on("GET", "datasets/d1/versions/1", version)
+    server.on("GET", "versions/v1/manifest", Reply(body=stored))
+    ran = yard("dataset", *words)
+    assert ran.code == 1
+    assert "the list of files arrived damaged, or is damaged in the lake" in ran.err
+    assert "sync --full" in ran.err
+
+
 def test_what_is_left_out_of_a_version_is_said_in_words(server, yard, tmp_path):
     (tmp_path / "out").symlink_to("/etc/hostname")
     os.mkfifo(tmp_path / "pipe")

@@ -36,6 +36,9 @@ class LakeKit(Protocol):
     def lose(self, lake: Lake, digest: bytes) -> None:
         """Remove the file or object that holds the content."""
 
+    def damage_manifest(self, name: str) -> None:
+        """Change a byte of every stored copy of a manifest."""
+
     def lose_index(self) -> None:
         """Remove the index of a closed lake."""
 
@@ -70,6 +73,9 @@ class FolderKit:
         [located] = lake.locate([digest])
         lake.path_of(located).unlink()
 
+    def damage_manifest(self, name: str) -> None:
+        _change_all(self.root.rglob(f"*{name[2:]}"))
+
     def lose_index(self) -> None:
         for path in self.root.glob("index.sqlite*"):
             path.unlink()
@@ -97,6 +103,10 @@ class S3Kit:
     def lose(self, lake: S3Lake, digest: bytes) -> None:
         self._object(lake, digest).unlink()
 
+    def damage_manifest(self, name: str) -> None:
+        kept = [path for path in self._files("manifests") if path.name == name[2:]]
+        _change_all([*self.root.rglob(f"*{name[2:]}"), *kept])
+
     def lose_index(self) -> None:
         for path in [*self.root.glob("index.sqlite*"), *(self.root / "manifests").iterdir()]:
             path.unlink()
@@ -120,6 +130,12 @@ class S3Kit:
 def sink_of(kit: LakeKit) -> SinkSpec:
     """Return the description with which `sync_tree` opens a sink of the kit's lake."""
     return "tests.contract.lake_opening:lake_sink", (kit.spec(),)
+
+
+def _change_all(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.chmod(0o644)
+        _change(path, path.stat().st_size // 2)
 
 
 def _change(path: Path, offset: int) -> None:

@@ -247,6 +247,19 @@ def test_lost_content_is_named_and_can_be_sent_again(source: Path, kit: LakeKit,
     assert not lake.verify(manifest.contents()).missing
 
 
+def test_a_damaged_manifest_is_replaced(kit: LakeKit, lake: Lake):
+    manifest = manifest_of(a=b"one")
+    lake.put_manifest(manifest.hash, manifest.encode())
+    kit.damage_manifest(manifest.hash)
+    assert lake.manifest(manifest.hash) != manifest.encode()
+    lake.put_manifest(manifest.hash, manifest.encode())
+    lake.close()
+    kit.lose_index()
+    again = open_lake(kit.spec())
+    assert again.manifest(manifest.hash) == manifest.encode()
+    again.close()
+
+
 def test_manifests_are_kept_and_found_without_their_copies(kit: LakeKit, lake: Lake):
     manifest = manifest_of(a=b"one")
     assert not lake.renew_manifest(manifest.hash)

@@ -290,11 +290,10 @@ def verify_arguments(parser: Parser) -> None:
 
 def verify(args: Namespace, session: Session) -> int:
     """Have the server verify every content of a version. Exit code 1 if one is missing or damaged."""
-    from controlplane.cli.dataset_sync import fetch
-    from datasets.manifests import decode
+    from controlplane.cli.dataset_sync import fetch_manifest
 
     version = find_version(session, args.version)
-    manifest = decode(fetch(session, f"versions/{version['id']}/manifest"))
+    manifest = fetch_manifest(session, f"versions/{version['id']}", version["manifest"])
     total: Row = {"files": 0, "contents": 0, "size_bytes": 0, "missing": [], "damaged": []}
     repair = ""
     for start, count in _spans(list(manifest.sizes)):

@@ -160,15 +160,35 @@ def test_another_projects_manifest_is_unknown_here(api, cast, dataset):
     assert (refused.status, refused.code) == (409, "content_missing")
 
 
+def damage_manifest(dataset: Dataset, damaged: bytes) -> None:
+    """Overwrite the one manifest of the lake, which no process has in memory afterwards."""
+    lake_module._manifests.clear()
+    folder = lake_of(dataset.project).root / "manifests"
+    [stored] = (path for path in folder.rglob("*") if path.is_file())
+    stored.chmod(0o644)
+    stored.write_bytes(damaged)
+
+
 def test_a_damaged_manifest_is_not_shown_as_the_version(api, cast, dataset):
     version = make_version(dataset, FILES)
-    lake_module._manifests.clear()
-    [stored] = (path for path in (lake_of(cast.project).root / "manifests").rglob("*") if path.is_file())
-    stored.chmod(0o644)
     for damaged in (manifest_of({"other.txt": "alpha"}).encode(), b"garbage"):
-        stored.write_bytes(damaged)
+        damage_manifest(dataset, damaged)
         shown = api("ben").get(f"versions/{version.pk}/files")
         assert (shown.status, shown.code) == (409, "manifest_missing")
+        assert "sync --full" in shown.body["detail"]
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_sync_stores_a_damaged_manifest_again_and_goes_on_after_a_lost_one(api, dataset, is_changed):
+    version, ben = make_version(dataset, FILES), api("ben")
+    damage_manifest(dataset, b"garbage")
+    files = {"new.txt": "new"} if is_changed else FILES
+    sync = {"manifest": sent(ben, dataset, files), "parent": 1}
+    made = ben.post(f"datasets/{dataset.pk}/versions", sync)
+    assert (made.status, made.body["number"]) == ((201, 2) if is_changed else (200, 1))
+    lake_module._manifests.clear()
+    assert ben.get(f"versions/{made.body['id']}/files").body["results"][0]["name"] == min(files).split("/")[0]
+    assert ben.get(f"versions/{version.pk}/files").status == (409 if is_changed else 200)
 
 
 @pytest.mark.parametrize(
