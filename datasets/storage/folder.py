@@ -384,7 +384,7 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     @contextmanager
     def _staged(self) -> Iterator[Path]:
-        fresh = self.root / "staging" / uuid4().hex
+        fresh = Path(f"{self.root}/staging/{uuid4().hex}")
         try:
             yield fresh
         finally:

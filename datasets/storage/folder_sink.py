@@ -3,6 +3,7 @@ it loads nothing that only buckets need."""
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from datasets.ingest.packs import CONTENT_MOST_BYTES
@@ -17,7 +18,10 @@ FLUSH_BYTES = 512 << 20
 
 class FolderSink:
     """Stores contents in a folder lake on this machine; implements datasets.ingest.reader.Sink. `adopt`: how a file
-    outside the lake becomes a content. Flushes by itself after FLUSH_BYTES."""
+    outside the lake becomes a content. Flushes by itself after FLUSH_BYTES.
+
+    A thread writes the contents of one call while the caller reads those of the next: `put_contents` and `flush` raise
+    what the write before them raised."""
 
     def __init__(self, lake: FolderLake, adopt: Sharing) -> None:
         self._lake, self._adopt = lake, adopt
@@ -26,12 +30,15 @@ class FolderSink:
         self._device = os.stat(lake.root).st_dev
         self._unflushed: list[Located] = []
         self._unflushed_bytes = 0
+        self._thread = ThreadPoolExecutor(1)
+        self._writing: Future[list[Located]] | None = None
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
         return self._lake.keep(digests)
 
     def put_contents(self, contents: Sequence[Content]) -> None:
-        self._written(self._lake.put_contents(contents, self._adopt))
+        self._end_write()
+        self._writing = self._thread.submit(self._lake.put_contents, contents, self._adopt)
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
         if os.stat(path).st_dev != self._device:
@@ -40,6 +47,15 @@ class FolderSink:
         self._written([self._lake.put_file(digest, path, size_bytes, mtime_ns, self._adopt)])
 
     def flush(self) -> None:
+        self._end_write()
+        self._flush()
+
+    def _end_write(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            self._written(writing.result())
+
+    def _flush(self) -> None:
         self._lake.flush(self._unflushed)
         self._unflushed, self._unflushed_bytes = [], 0
 
@@ -47,7 +63,7 @@ class FolderSink:
         self._unflushed += located
         self._unflushed_bytes += sum(one.size_bytes for one in located)
         if self._unflushed_bytes >= FLUSH_BYTES:
-            self.flush()
+            self._flush()
 
 
 def folder_sink(root: str, adopt: str, *, say: Say = silent) -> FolderSink:

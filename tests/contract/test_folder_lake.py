@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count
@@ -334,9 +335,43 @@ def test_what_becomes_a_link_is_not_kept_in_memory(source, lake, monkeypatch, is
     assert [file.stat().st_nlink for file in files] == [2, 2, 2]
 
 
+def contents_of(*data: bytes) -> list[Content]:
+    return [Content(sha256(one).digest(), one) for one in data]
+
+
+def test_files_are_read_while_earlier_ones_are_written(lake, monkeypatch):
+    sink, read, store = FolderSink(lake, Sharing.COPY), threading.Event(), lake.put_contents
+    in_time = []
+
+    def put_contents(contents, adopt):
+        in_time.append(read.wait(10))
+        return store(contents, adopt)
+
+    monkeypatch.setattr(lake, "put_contents", put_contents)
+    sink.put_contents(contents_of(b"one"))
+    read.set()
+    sink.put_contents(contents_of(b"two"))
+    sink.flush()
+    assert in_time == [True, True]
+    assert not lake.lacking([sha256(b"one").digest(), sha256(b"two").digest()])
+
+
+@pytest.mark.parametrize("follows", ["put_contents", "flush"])
+def test_an_error_of_a_write_is_raised_by_what_follows_it(lake, monkeypatch, follows):
+    sink = FolderSink(lake, Sharing.COPY)
+
+    def full(contents, adopt):
+        raise Blocked("disk_full", "The disk of this storage is full.")
+
+    monkeypatch.setattr(lake, "put_contents", full)
+    sink.put_contents(contents_of(b"one"))
+    with pytest.raises(Blocked, match="disk of this storage is full"):
+        sink.flush() if follows == "flush" else sink.put_contents(contents_of(b"two"))
+
+
 def test_a_full_disk_is_named_while_the_index_is_written(lake):
     """SQLite has an error of its own for it."""
-    contents = [Content(sha256(data).digest(), data) for data in (b"%d" % number for number in range(500))]
+    contents = contents_of(*(b"%d" % number for number in range(500)))
     written = lake.put_contents(contents)
     pages = lake._index._database.execute("PRAGMA page_count").fetchone()[0]
     lake._index._database.execute(f"PRAGMA max_page_count={pages}")
