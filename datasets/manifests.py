@@ -25,6 +25,8 @@ PATH_MOST_BYTES, NAME_MOST_BYTES = 4096, 255
 FILES_MOST = 5_000_000
 # Limit on the decompressed bytes of a manifest: a client may send one that expands a hundredfold.
 PATHS_MOST_BYTES = 256 << 20
+# Limit on the size of a version: larger numbers are not exact in JSON, and sums of some overflow in the database.
+SIZE_MOST_BYTES = 1 << 53
 
 _MAGIC = b"trainyard-manifest-1\n"
 # Number of files, bytes of the joined paths, bytes of the compressed columns.
@@ -250,10 +252,12 @@ def decode(stored: bytes) -> Manifest:
 
 def checked(manifest: Manifest) -> Manifest:
     """Return the manifest. Raises ManifestInvalid for paths that cannot exist in a tree or that leave it, for paths
-    out of order or repeated, and for columns that do not match."""
+    out of order or repeated, for columns that do not match, and beyond SIZE_MOST_BYTES."""
     paths = manifest.paths
     if len(paths) != len(manifest.kinds) or any(kind > LINK for kind in set(manifest.kinds)):
         raise ManifestInvalid("The manifest's columns do not match.")
+    if manifest.size_bytes > SIZE_MOST_BYTES:
+        raise ManifestInvalid(f"The files are larger than {SIZE_MOST_BYTES} bytes together.")
     if not paths:
         return manifest
     if any(map(operator.ge, paths, islice(paths, 1, None))):

@@ -1,6 +1,7 @@
 """REST views of the contents of versions: list, download and upload. Bodies are bytes and are not copied."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
 from itertools import chain
 from typing import Any
 from urllib.parse import quote
@@ -316,8 +317,10 @@ def listed_files(manifest: Manifest, asked: Mapping[str, Any]) -> Answer:
 def pack_response(project: Project, manifest: Manifest, asked: Mapping[str, int]) -> HttpResponseBase:
     """Return a response with the contents of files as a pack: `count` files of the manifest from index `start`,
     both in `asked`. Raises Problem (400) if they exceed PACK_OUT_BYTES."""
-    wanted = _within(manifest, asked, PACK_OUT_BYTES)
-    contents = list(lake_of(project).read_many(wanted))
+    lake, wanted = lake_of(project), _within(manifest, asked, PACK_OUT_BYTES)
+    # A client wrote the sizes in the manifest.
+    _refuse_more(sum(one.size_bytes for one in lake.locate(wanted)), PACK_OUT_BYTES)
+    contents = list(lake.read_many(wanted))
     return HttpResponse(make_pack(contents), content_type=BYTES)
 
 
@@ -350,10 +353,14 @@ def _within(manifest: Manifest, wanted: Mapping[str, int], most_bytes: int) -> l
     """Return the digests of the files that `wanted` names: `count` of them from index `start`. Raises Problem
     (400) if they have more than `most_bytes` together."""
     start, end = wanted["start"], min(len(manifest), wanted["start"] + wanted["count"])
-    if sum(manifest.sizes[start:end]) > most_bytes:
+    _refuse_more(sum(manifest.sizes[start:end]), most_bytes)
+    return [manifest.digest(place) for place in range(start, end)]
+
+
+def _refuse_more(size: int, most_bytes: int) -> None:
+    if size > most_bytes:
         detail = f"These files have more than {most_bytes} bytes; ask for fewer at a time."
         raise Problem(400, "too_many_bytes", detail)
-    return [manifest.digest(place) for place in range(start, end)]
 
 
 def entry_of(manifest: Manifest, asked: Mapping[str, Any]) -> Entry:
@@ -368,20 +375,31 @@ def entry_of(manifest: Manifest, asked: Mapping[str, Any]) -> Entry:
     return entry
 
 
+def _verified(entry: Entry, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a file. Raises ContentDamaged in place of the last one if they are not the file's."""
+    hashed, size, last = sha256(), 0, None
+    for piece in pieces:
+        if last is not None:
+            yield last
+        hashed.update(piece)
+        size, last = size + len(piece), piece
+    if last is None or size != entry.size_bytes or hashed.digest() != entry.digest:
+        raise ContentDamaged(entry.digest)
+    yield last
+
+
 def file_response(project: Project, entry: Entry) -> HttpResponseBase:
     """Return a streamed response with one file. Images without scripts (datasets.previews) are shown inline, other
-    files are downloaded. Raises ContentMissing and Blocked as Lake.read."""
+    files are downloaded. Raises ContentMissing and Blocked as Lake.read, ContentDamaged for a damaged file of one
+    piece; the response with a larger one ends before its last piece."""
     lake = lake_of(project)
     name = entry.path.rpartition(b"/")[2].decode("utf-8", "replace")
     media = media_type(name)
+    starts = range(0, max(1, entry.size_bytes), PIECE_BYTES)
+    pieces = _verified(entry, (lake.read(entry.digest, at, PIECE_BYTES) for at in starts))
     # Read the first piece before the response starts: an unreachable lake then gives an error status with its
     # reason, not a truncated file.
-    first = lake.read(entry.digest, 0, PIECE_BYTES)
-    others = (
-        lake.read(entry.digest, at, PIECE_BYTES) for at in range(PIECE_BYTES, entry.size_bytes, PIECE_BYTES)
-    )
-    pieces = chain([first], others)
-    response = StreamingHttpResponse(pieces, content_type=media or BYTES)
+    response = StreamingHttpResponse(chain([next(pieces)], pieces), content_type=media or BYTES)
     response.headers["Content-Length"] = str(entry.size_bytes)
     # Users' files must not run scripts in our origin: everything but plain images is sent as a download.
     kind = "inline" if media else "attachment"

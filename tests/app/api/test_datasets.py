@@ -9,6 +9,7 @@ from datasets.ingest.nearby import folder_mark, machine_mark
 from datasets.models import Dataset, DatasetVersion
 from datasets.queries import lake as lake_module
 from datasets.queries.lake import lake_of
+from datasets.storage.base import ContentDamaged
 from tests.datasets import make_dataset, make_version, manifest_of, pack_of
 
 pytestmark = pytest.mark.django_db
@@ -252,6 +253,32 @@ def test_a_directory_that_is_not_there_is_not_an_empty_one(api, dataset):
         answer = api("vera").get(f"versions/{version.pk}/files?directory={path}")
         assert (answer.status, words in answer.body["detail"]) == (404, True)
     assert api("vera").get(f"versions/{version.pk}/files?directory=sub&after=a.txt").body["results"] == []
+
+
+def test_a_damaged_content_is_not_downloaded_as_the_file(api, dataset, monkeypatch):
+    version, ben = make_version(dataset, {"a.txt": "alpha" * 9, "b.txt": "beta"}), api("ben")
+    [pack] = (path for path in (lake_of(dataset.project).root / "packs").rglob("*") if path.is_file())
+    pack.chmod(0o644)
+    pack.write_bytes(pack.read_bytes().replace(b"alpha", b"alphA"))
+    refused = ben.get(f"versions/{version.pk}/content?path=a.txt", accept="*/*")
+    assert (refused.status, refused.code) == (409, "content_damaged")
+    assert ben.get(f"versions/{version.pk}/content?path=b.txt", accept="*/*").body == b"beta"
+    # One of several pieces has begun to arrive: the response ends before its last piece.
+    monkeypatch.setattr("datasets.api.contents.PIECE_BYTES", 10)
+    with pytest.raises(ContentDamaged):
+        ben.get(f"versions/{version.pk}/content?path=a.txt", accept="*/*")
+
+
+def test_sizes_that_are_not_those_of_the_contents_do_not_fill_the_memory(api, dataset, monkeypatch):
+    ben, lying = api("ben"), manifest_of({"a.txt": "alpha" * 9})
+    lying.sizes[0] = 0
+    path = f"datasets/{dataset.pk}/content"
+    for what, sent in (("packs", pack_of(b"alpha" * 9)), ("manifests", lying.encode())):
+        assert ben.send("PUT", f"{path}/{what}", sent, content_type=BYTES).status == 200
+    version = ben.post(f"datasets/{dataset.pk}/versions", {"manifest": lying.hash, "parent": 0}).body["id"]
+    monkeypatch.setattr("datasets.api.contents.PACK_OUT_BYTES", 40)
+    assert ben.get(f"versions/{version}/pack", accept="*/*").code == "too_many_bytes"
+    assert ben.get(f"versions/{version}/content?path=a.txt", accept="*/*").code == "content_damaged"
 
 
 def test_a_file_comes_back_and_never_runs_in_our_origin(api, dataset):

@@ -31,6 +31,13 @@ def manifest(**files: str) -> Manifest:
     )
 
 
+def test_sizes_that_no_database_can_add_up_are_refused():
+    most = Entry(b"a", FILE, manifests.SIZE_MOST_BYTES, bytes(32))
+    assert len(make_manifest([most])) == 1
+    with pytest.raises(ManifestInvalid, match="larger"):
+        make_manifest([most, Entry(b"b", FILE, 1, bytes(32))])
+
+
 NAMES = st.binary(min_size=1, max_size=3).filter(
     lambda name: not {0, 0x2F} & set(name) and name not in (b".", b"..")
 )
