@@ -122,6 +122,10 @@ class Manifest:
         index = bisect_left(self.paths, path)
         return self.entry(index) if index < len(self) and self.paths[index] == path else None
 
+    def has(self, path: bytes) -> bool:
+        """Return whether there is a file or a directory at exactly this path."""
+        return self.find(path) is not None or bool(self.children(path, limit=1))
+
     def children(self, directory: bytes = b"", after: bytes = b"", limit: int = 1000) -> list[Child]:
         """Return at most `limit` files and directories directly in a directory ("" for the top), sorted, whose
         names follow `after`. The cost depends on the result's length, not on the directory's size."""

@@ -1,5 +1,6 @@
 """Datasets for tests: versions whose contents are stored in a lake."""
 
+import os
 from hashlib import sha256
 
 from controlplane.access import SYSTEM
@@ -18,9 +19,9 @@ def pack_of(*contents: bytes) -> bytes:
 
 
 def manifest_of(files: dict[str, str]) -> Manifest:
-    """Return the manifest of files given as path -> text."""
+    """Return the manifest of files given as path -> text; surrogates in paths are bytes that are not UTF-8."""
     return make_manifest(
-        Entry(path.encode(), FILE, len(text.encode()), sha256(text.encode()).digest())
+        Entry(os.fsencode(path), FILE, len(text.encode()), sha256(text.encode()).digest())
         for path, text in files.items()
     )
 

@@ -24,7 +24,7 @@ from datasets.ingest.packs import PackInvalid, make_pack
 from datasets.manifests import DIGEST_BYTES, Entry, Manifest, compare
 from datasets.models import DatasetVersion
 from datasets.previews import media_type
-from datasets.queries.datasets import child_shape, diff_shape, find_version, shown
+from datasets.queries.datasets import child_shape, diff_shape, find_version, meant, meant_in, shown
 from datasets.queries.lake import lake_folder, lake_of, manifest_named
 from datasets.queries.registrations import repair_of
 from datasets.queries.volume_files import BYTES, PIECE_BYTES
@@ -305,7 +305,7 @@ def _digest(sha256: str) -> bytes:
 def listed_files(manifest: Manifest, asked: Mapping[str, Any]) -> Answer:
     """Return the response with the entries of one directory of a manifest. `asked`: `directory`, `after` (a name)
     and `limit`. Raises NotVisible if there is no such directory."""
-    directory, after = ((asked[name] or "").encode() for name in ("directory", "after"))
+    directory, after = meant_in(manifest, asked["directory"] or "", asked["after"] or "")
     children = manifest.children(directory, after, asked["limit"] + 1)
     if directory and not children and not manifest.children(directory, limit=1):
         what = "is a file" if manifest.find(directory) else "is not there"
@@ -369,7 +369,7 @@ def entry_of(manifest: Manifest, asked: Mapping[str, Any]) -> Entry:
     path, place = asked["path"], asked["place"]
     if place is not None and place < len(manifest):
         return manifest.entry(place)
-    entry = manifest.find((path or "").encode())
+    entry = manifest.find(meant(path or "", manifest.has))
     if entry is None:
         raise NotVisible(f"There is no file {(path or '')[:200]!r} here.")
     return entry

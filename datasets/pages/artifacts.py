@@ -21,7 +21,7 @@ from datasets.manifests import Manifest
 from datasets.models import Artifact
 from datasets.pages.contents import read_manifest
 from datasets.queries.artifacts import artifact_rows, artifact_shape, artifact_shapes
-from datasets.queries.datasets import child_shape, shown
+from datasets.queries.datasets import child_shape, meant_in, shown
 from datasets.queries.page_reads import PageReads
 from jobs.models import Job
 
@@ -40,9 +40,10 @@ LOOKS = {
 def artifact_page(request: HttpRequest, actor: Actor, artifact_id: str) -> HttpResponseBase:
     """Show an artifact and its files; `?path=weights` shows a directory."""
     artifact = artifact_for(actor, artifact_id)
-    directory = request.GET.get("path", "").strip("/").encode()
     manifest, trouble = _manifest(artifact)
-    children = manifest.children(directory, request.GET.get("after", "").encode(), CHILDREN_SHOWN + 1)
+    given = request.GET.get("path", "").strip("/"), request.GET.get("after", "")
+    directory, after = meant_in(manifest, *given)
+    children = manifest.children(directory, after, CHILDREN_SHOWN + 1)
     role = role_in(actor, artifact.project)
     context = {
         "artifact": artifact_shape(artifact),

@@ -15,7 +15,16 @@ from datasets.manifests import LINK, Entry, Manifest, compare
 from datasets.models import Dataset, DatasetVersion
 from datasets.pages.datasets import dataset_context
 from datasets.previews import PREVIEW_BYTES, is_picture, text_of
-from datasets.queries.datasets import LATEST, child_shape, diff_shape, find_version, shown, version_shape
+from datasets.queries.datasets import (
+    LATEST,
+    child_shape,
+    diff_shape,
+    find_version,
+    meant,
+    meant_in,
+    shown,
+    version_shape,
+)
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.queries.page_reads import PageReads
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
@@ -32,11 +41,12 @@ def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRe
     version = _version(dataset, request.GET.get("version", LATEST))
     reads = PageReads()
     manifest, trouble = read_manifest(reads, dataset.project, version.manifest)
-    directory = request.GET.get("path", "").strip("/").encode()
-    after = request.GET.get("after", "").encode()
-    children = [] if manifest is None else manifest.children(directory, after, CHILDREN_SHOWN + 1)
+    files = manifest or Manifest.empty()
+    given = request.GET.get("path", "").strip("/"), request.GET.get("after", "")
+    directory, after = meant_in(files, *given)
+    children = files.children(directory, after, CHILDREN_SHOWN + 1)
     path = request.GET.get("file", "")
-    entry = None if manifest is None else manifest.find(path.encode())
+    entry = files.find(meant(path, files.has))
     if manifest is not None and path and entry is None:
         trouble = _("Version {version} has no file {path}.").format(version=version.name, path=path[:200])
     elif manifest is not None and directory and not (children or after):

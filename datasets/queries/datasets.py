@@ -1,17 +1,20 @@
 """Read datasets and versions as plain data in REST form."""
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from django.db.models import F, QuerySet
 
 from controlplane.models import Project
-from datasets.manifests import EXECUTABLE, LINK, Child, Diff
+from datasets.manifests import EXECUTABLE, LINK, Child, Diff, Manifest
 from datasets.models import Dataset, DatasetTag, DatasetVersion
 from datasets.models.datasets import VersionRows
 
 LATEST = "latest"
+# As `shown` writes a byte that is not UTF-8.
+_ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f])")
 KINDS = {EXECUTABLE: "executable", LINK: "link"}
 
 
@@ -101,6 +104,20 @@ def diff_shape(before: int, after: int, diff: Diff, limit: int) -> dict[str, Any
 def shown(path: bytes) -> str:
     """Return a path as text, with bytes that are not UTF-8 as \\xNN."""
     return path.decode("utf-8", "backslashreplace")
+
+
+def meant(text: str, is_there: Callable[[bytes], bool]) -> bytes:
+    """Return the path that `shown` gives as `text`: the one with exactly these bytes if `is_there`, else the one whose
+    bytes that are not UTF-8 are the \\xNN in it."""
+    path = text.encode(errors="surrogateescape")
+    return path if is_there(path) else _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), path)
+
+
+def meant_in(manifest: Manifest, directory: str, after: str) -> tuple[bytes, bytes]:
+    """Return the paths of a directory of a manifest, and of a name in it, given as text (see `meant`)."""
+    path = meant(directory, manifest.has)
+    prefix = path + b"/" if path else b""
+    return path, meant(after, lambda name: manifest.has(prefix + name))
 
 
 def _tags(versions: Iterable[DatasetVersion]) -> defaultdict[Any, list[str]]:

@@ -15,7 +15,7 @@ from datasets.models import Volume, VolumeReading
 from datasets.models.volume_readings import AFTER_MOST, PATH_MOST, digest_of
 from datasets.models.volumes import READY
 from datasets.previews import media_type
-from datasets.queries.datasets import shown
+from datasets.queries.datasets import meant, shown
 from datasets.queries.volumes import claims_volumes, storage_of
 from datasets.storage.base import Blocked, ContentMissing
 from datasets.storage.trees import OWN
@@ -50,13 +50,17 @@ def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[
     """Return (at most `limit` entries of a directory after the name `after`, in REST form; whether there are more).
     Raises ContentMissing if there is no such directory; for a volume that only pods can access also BeingRead, and
     Blocked if they cannot read it."""
-    path = _bytes(directory).strip(b"/")
+    given = directory.strip("/")
     if claims_volumes(volume.project):
-        seen = _reading(volume, shown(path), after, is_file=False)
+        path = given.encode()
+        seen = _reading(volume, given, after, is_file=False)
         found = [Child(b64decode(name), kind, size, mtime) for name, kind, size, mtime in seen.entries]
         children = [child for child in found if path or child.name != OWN]
         return [_shape(path, child) for child in children[:limit]], seen.has_more or len(children) > limit
-    children = _storage(volume).children(str(volume.pk), path, _bytes(after), limit + 1)
+    storage, key = _storage(volume), str(volume.pk)
+    path = meant(given, lambda one: storage.is_there(key, one))
+    name = meant(after, lambda one: storage.is_there(key, path + b"/" + one))
+    children = storage.children(key, path, name, limit + 1)
     return [_shape(path, child) for child in children[:limit]], len(children) > limit
 
 
@@ -88,7 +92,8 @@ def file_response(volume: Volume, path: str) -> HttpResponseBase:
         file: BinaryIO = BytesIO(content)
         size = len(content)
     else:
-        file, size = _storage(volume).open(str(volume.pk), _bytes(path))
+        storage, key = _storage(volume), str(volume.pk)
+        file, size = storage.open(key, meant(path, lambda one: storage.is_there(key, one)))
     name = path.rpartition("/")[2]
     media = media_type(name)
     kind, way = (media, "inline") if media else (BYTES, "attachment")
@@ -115,11 +120,6 @@ def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 def _storage(volume: Volume) -> MountedVolumes:
     return storage_of(volume.project_id, volume.storage_class)
-
-
-def _bytes(path: str) -> bytes:
-    """Return a path as bytes for the file system; the surrogates of undecodable bytes become these bytes again."""
-    return path.encode("utf-8", "surrogateescape")
 
 
 def _shape(directory: bytes, child: Child) -> dict[str, Any]:

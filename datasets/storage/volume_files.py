@@ -98,6 +98,15 @@ class VolumeFiles(ABC):
             return Measured(files, size, is_partial=True)
         return Measured(files, size, is_partial=False)
 
+    def is_there(self, volume: str, path: bytes) -> bool:
+        """Return whether the volume has exactly this path, which leads through no link; a link itself counts."""
+        try:
+            # Opens nothing, so that a pipe or a link is found too.
+            with self._opened(volume, path, os.O_PATH):
+                return True
+        except ContentMissing:
+            return False
+
     def children(self, volume: str, directory: bytes, after: bytes, limit: int) -> list[Child]:
         """Return at most `limit` entries of a directory, sorted by name, beginning after the name `after`. Raises
         ContentMissing if there is no such directory, or its path leads through a link."""

@@ -124,6 +124,9 @@ class MountedVolumes(VolumeStorage, Protocol):
     def path(self, volume: str) -> Path:
         """Return the directory that jobs mount."""
 
+    def is_there(self, volume: str, path: bytes) -> bool:
+        """Return whether there is exactly this path."""
+
     def children(self, volume: str, directory: bytes, after: bytes, limit: int) -> list[Child]:
         """Return up to `limit` entries of a directory, in order of their names and after the name `after`. Raises
         ContentMissing if there is no such directory, Blocked if it cannot be read."""

@@ -1,6 +1,7 @@
 """Datasets over REST: history, files, content in and out, conflicts, roles."""
 
 from hashlib import sha256
+from urllib.parse import urlencode
 
 import pytest
 
@@ -245,6 +246,29 @@ def test_files_of_a_version_are_browsed_in_pages(api, dataset):
     assert [row["name"] for row in rest["results"]] == ["sub"]
     below = vera.get(f"versions/{version.pk}/files?directory=sub").body
     assert [row["path"] for row in below["results"]] == ["sub/b.txt", "sub/deep"]
+
+
+def test_names_that_are_not_utf8_are_paged_through_and_found_by_what_is_shown(api, client, cast, dataset):
+    top = ["\\xff0", "z", "\udcff1", "\udcff2", "\udcff3"]
+    version, vera = make_version(dataset, {f"d\udcfe/{name}": "content" for name in top}), api("vera")
+    client.force_login(cast.vera)
+    files = f"versions/{version.pk}/files"
+    [directory] = vera.get(files).body["results"]
+    listed, after = [], ""
+    for _ in top:
+        asked = urlencode({"directory": directory["path"], "after": after, "limit": 1})
+        page = vera.get(f"{files}?{asked}").body
+        listed += page["results"]
+        after = listed[-1]["name"]
+    assert [row["name"] for row in listed] == ["\\xff0", "z", "\\xff1", "\\xff2", "\\xff3"]
+    assert page["has_more"] is False
+    shown = urlencode({"path": listed[-1]["path"]})
+    assert vera.get(f"versions/{version.pk}/content?{shown}", accept="*/*").status == 200
+    page = client.get(
+        f"/datasets/{dataset.pk}/files?{urlencode({'path': directory['path']})}"
+    ).content.decode()
+    assert "has no directory" not in page
+    assert "\\xff3" in page
 
 
 def test_a_directory_that_is_not_there_is_not_an_empty_one(api, dataset):

@@ -1,5 +1,7 @@
 """Volumes over REST: created, changed, mounted by jobs, browsed, deleted; and who may."""
 
+from urllib.parse import urlencode
+
 import pytest
 
 from controlplane.commands.errors import CommandRefused
@@ -274,6 +276,20 @@ def test_files_are_listed_and_downloaded_and_nothing_outside_is(api, cast):
             404,
         )
     assert api("chi").get(f"volumes/{volume.pk}/files").status == 404
+
+
+def test_files_with_names_that_are_not_utf8_are_paged_through_and_downloaded(api, cast):
+    volume = make_volume(cast.project, files={"d\udcfe/\udcff1": "one", "d\udcfe/\udcff2": "two"})
+    vera, files = api("vera"), f"volumes/{volume.pk}/files"
+    [directory] = vera.get(files).body["results"]
+    asked = {"directory": directory["path"], "limit": "1"}
+    first, second = (
+        vera.get(f"{files}?{urlencode(asked | {'after': after})}").body for after in ("", "\\xff1")
+    )
+    assert [page["results"][0]["name"] for page in (first, second)] == ["\\xff1", "\\xff2"]
+    assert (first["has_more"], second["has_more"]) == (True, False)
+    content = f"volumes/{volume.pk}/content?{urlencode({'path': second['results'][0]['path']})}"
+    assert vera.get(content, accept="*/*").body == b"two"
 
 
 def test_a_time_that_no_date_has_does_not_hide_a_directory(api, cast, monkeypatch):
