@@ -36,6 +36,8 @@ PACK_ROOM = 4
 LONGEST_SECONDS = 600.0
 POLL_SECONDS = 0.2
 MESSAGE_MOST = 400
+# git's last words after a transport failed. The cause is in front of them, advice for a person's own git behind.
+_UNREAD = "fatal: Could not read from remote repository."
 # Limit on a listing: reached by more than FILES_MOST lines, or by paths longer than allowed.
 LISTING_MOST_BYTES = FILES_MOST * (PATH_MOST_BYTES + 128)
 _FETCHED = "refs/fetched/commit"
@@ -283,7 +285,8 @@ def _words(said: str) -> str:
 
 
 def _last_line(errors: str) -> str:
-    """Return the last line of git's error output, truncated, as the message for users."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    """Return the last line of git's error output that names a cause, truncated, as the message for users."""
+    cause = errors.partition(_UNREAD)[0]
+    lines = [line.strip() for line in (cause if cause.strip() else errors).splitlines() if line.strip()]
     said = lines[-1] if lines else "git failed without a message"
     return said.removeprefix("fatal: ")[:MESSAGE_MOST]

@@ -81,6 +81,25 @@ class Binding:
         document = {"id": dataset, "directory": str(self.directory)}
         (self._folder / "dataset.json").write_text(json.dumps(document))
 
+    def seen(self, dataset: str) -> int:
+        """Return the number of the version that the directory was last synced to or cloned from; 0 if that is not
+        known."""
+        try:
+            return int(self._seen(dataset).read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def saw(self, dataset: str, number: int) -> None:
+        """Store what `seen` returns. On a full disk nothing is stored."""
+        if self.seen(dataset) == number:
+            return
+        with suppress(OSError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._seen(dataset).write_text(str(number))
+
+    def _seen(self, dataset: str) -> Path:
+        return self._folder / f"{dataset}.version"
+
     def index(self, dataset: str) -> Path:
         """Return the path of the directory's stat index for a dataset, given by its id. The file may not exist."""
         return self._folder / f"{dataset}.index"

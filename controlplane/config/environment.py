@@ -114,8 +114,8 @@ SETTINGS = (
     Setting(
         "TRAINYARD_GIT_SOURCES",
         "",
-        "Prefixes of the URLs of git repositories that `--git` may fetch, such as https://github.com/our-team,"
-        " separated by commas.",
+        "Prefixes of the URLs (https, http, ssh or file) of git repositories that `--git` may fetch, such as"
+        " https://github.com/our-team, separated by commas.",
     ),
     Setting("TRAINYARD_CODE_MOST_MIB", "200", "Largest size of the code of one job, 1 to 10000."),
     Setting(

@@ -123,7 +123,8 @@ def delete_location(location: CacheLocation, *, actor: Actor) -> None:
             )
         volumes = location.volumes.select_related("project")
         if count := Cache.objects.filter(Q(location=location) | Q(location__in=volumes)).count():
-            detail = f"{location.name} has {count} caches; remove them first: yard dataset uncache"
+            removal = f"yard dataset uncache NAME@VERSION --location {location.name}"
+            detail = f"{location.name} still has caches: {count}. Remove them first: {removal}"
             raise Conflict("cache_location_in_use", detail)
         for volume in volumes:
             _order_removal(volume, cache_claim_name(location.pk))

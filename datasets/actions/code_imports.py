@@ -58,9 +58,8 @@ def request_import(project: Project, url: str, ref: str, *, actor: Actor) -> Cod
     a URL that no admin has allowed and for a malformed ref, Conflict while PENDING_MOST imports of the project
     are unfinished."""
     if not is_allowed(url, settings.GIT_SOURCES):
-        detail = (
-            "No admin allowed this repository: TRAINYARD_GIT_SOURCES lists what the control plane may fetch."
-        )
+        allowed = ", ".join(settings.GIT_SOURCES) or "none"
+        detail = f"{url} may not be fetched. TRAINYARD_GIT_SOURCES allows: {allowed}."
         raise Invalid(FieldError("/url", "repository_not_allowed", detail))
     if not REF.fullmatch(ref) or ".." in ref:
         raise Invalid(FieldError("/ref", "not_a_ref", "A ref is a branch, a tag or a commit's full hash."))

@@ -33,6 +33,7 @@ from datasets.queries.datasets import (
     version_shape,
     version_shapes,
 )
+from datasets.queries.mounts import unknown_version
 
 MANIFEST_DIGITS = 64
 
@@ -160,7 +161,7 @@ class NamedVersion(ApiView):
         dataset = dataset_for(call.actor, dataset_id)
         found = find_version(dataset, version)
         if found is None:
-            raise NotVisible(f"{dataset.name} has no version {version!r}.")
+            raise NotVisible(unknown_version(dataset, version))
         return Answer(version_shape(found))
 
 
@@ -180,7 +181,7 @@ class Tags(ApiView):
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
         version = find_version(dataset, call.body["version"])
         if version is None:
-            raise NotVisible(f"{dataset.name} has no version {call.body['version']!r}.")
+            raise NotVisible(unknown_version(dataset, call.body["version"]))
         tag_version(dataset, call.body["name"], version, actor=call.actor)
         return Answer(version_shape(version))
 

@@ -16,6 +16,7 @@ from datasets.api.schemas import VERSION
 from datasets.manifests import FILES_MOST, PATH_MOST_BYTES
 from datasets.models import DatasetVersion
 from datasets.queries.datasets import subset_rows, version_rows, version_shape, version_shapes
+from datasets.queries.mounts import unknown_subset
 from datasets.selection import PATTERN_MOST_BYTES, PATTERNS_MOST, Selection
 
 # Limit on the body's bytes; enough for the list of all paths of a large version.
@@ -98,5 +99,5 @@ def selection_of(sent: dict[str, Any]) -> Selection:
 def _named(version: DatasetVersion, name: str) -> DatasetVersion:
     found = subset_rows(version).filter(subset=name).first()
     if found is None:
-        raise NotVisible(f"{version} has no subset {name[:80]!r}.")
+        raise NotVisible(unknown_subset(version, name[:80]))
     return found

@@ -40,11 +40,11 @@ def _find(project: Project, name: str, version: str, subset: str) -> DatasetVers
         return FieldError("/version", "dataset_version_unknown", detail)
     found = find_version(dataset, version)
     if found is None:
-        return FieldError("/version", "dataset_version_unknown", _versions(dataset, version))
+        return FieldError("/version", "dataset_version_unknown", unknown_version(dataset, version))
     if not subset:
         return found
     return subset_rows(found).filter(subset=subset).first() or FieldError(
-        "/subset", "dataset_subset_unknown", _subsets(found, subset)
+        "/subset", "dataset_subset_unknown", unknown_subset(found, subset)
     )
 
 
@@ -60,7 +60,8 @@ def _known(project: Project) -> str:
     return f"There are: {', '.join(names[:NAMED])}{more}."
 
 
-def _subsets(version: DatasetVersion, subset: str) -> str:
+def unknown_subset(version: DatasetVersion, subset: str) -> str:
+    """Return that the version has no subset of this name, and which it has."""
     names = list(subset_rows(version).order_by("subset").values_list("subset", flat=True)[: NAMED + 1])
     if not names:
         return f"{version} has no subsets; save one with: yard dataset subset {version}/{subset} --include PATTERN"
@@ -68,7 +69,10 @@ def _subsets(version: DatasetVersion, subset: str) -> str:
     return f"{version} has no subset {subset}; it has {', '.join(names[:NAMED])}{more}."
 
 
-def _versions(dataset: Dataset, version: str) -> str:
+def unknown_version(dataset: Dataset, version: str) -> str:
+    """Return that the dataset has no version with this number or tag, and which it has."""
+    if not dataset.latest:
+        return f"{dataset.name} has no version yet."
     tags = list(dataset.tags.order_by("name").values_list("name", flat=True)[:NAMED])
     tagged = f" and the tags {', '.join(tags)}" if tags else ""
     return f"{dataset.name} has no version {version}; it has the numbers 1 to {dataset.latest}{tagged}."

@@ -214,7 +214,10 @@ def test_a_cache_that_a_job_may_use_stays_and_is_not_brought_to_other_locations(
         clear_cache(Cache.objects.get(pk=cache.pk), actor=SYSTEM)
     keep_caches(plant.clock())
     assert Cache.objects.count() == 1
-    with pytest.raises(Conflict, match="has 1 caches"):
+    with pytest.raises(
+        Conflict,
+        match=r"still has caches: 1\. Remove them first: yard dataset uncache NAME@VERSION --location ",
+    ):
         delete_location(west, actor=SYSTEM)
 
 

@@ -60,6 +60,24 @@ def test_an_artifact_of_a_job_that_has_ended_is_waited_for(server, yard, monkeyp
     assert len(waited) == 2
 
 
+def test_the_lineage_of_an_artifact_waits_until_it_is_stored_or_says_why_it_is_not(server, yard, monkeypatch):
+    monkeypatch.setattr("controlplane.cli.session.Session.pause", lambda session, seconds: None)
+    artifact = {"id": "2", "name": "model", "job": "train", "job_id": JOB_ID, "manifest": None}
+    waiting = artifact | {"status": {"state": "waiting", "message": ""}}
+    ready = artifact | {"manifest": "ab", "status": {"state": "ready", "message": ""}}
+    failed = artifact | {"status": {"state": "failed", "message": "The job left no directory out."}}
+    node = {"key": "a", "kind": "artifact", "name": "model", "identity": "sha256:ab", "detail": ""}
+    server.on("GET", "artifacts", page(waiting))
+    server.on("GET", f"jobs/{JOB_ID}", job(state="succeeded"))
+    server.on("GET", "artifacts/2", Reply(200, ready))
+    server.on("GET", "artifacts/2/lineage", Reply(200, {"nodes": [node], "edges": [], "is_cut": False}))
+    assert yard("lineage", "train/model").out == "artifact model sha256:ab\n"
+    server.on("GET", "artifacts/2", Reply(200, failed))
+    ran = yard("lineage", "train/model")
+    assert (ran.code, ran.out) == (5, "")
+    assert "train/model is failed. The job left no directory out." in ran.err
+
+
 def test_a_download_waits_while_a_pod_reads_the_file_and_says_so_once(server, yard, tmp_path, monkeypatch):
     waited = []
     monkeypatch.setattr(

@@ -1,5 +1,6 @@
 """Writing a version into a directory: nothing leaves it, whatever the version names."""
 
+import json
 import os
 from collections.abc import Iterator
 from hashlib import sha256
@@ -121,6 +122,47 @@ def test_what_is_left_out_of_a_version_is_said_in_words(server, yard, tmp_path):
     assert "left out out: a link that leads out of the directory" in ran.err
     assert "left out pipe: neither a file nor a link" in ran.err
     assert ran.out == "xray@2: 1 file, 1 B; 1 added, 0 changed, 0 removed\n"
+
+
+def test_a_sync_names_the_versions_that_the_directory_never_was(server, yard, tmp_path):
+    (tmp_path / "xray").mkdir()
+    dataset = {"id": "d1", "name": "xray", "project": "team-a"}
+    version = {"id": "v1", "manifest": "ab" * 32, "files": 0, "size_bytes": 0}
+    changes = {"files_added": 1, "files_changed": 0, "files_removed": 0}
+    server.on("PUT", "datasets/d1/content/manifests", {"manifest": make_manifest([]).hash, "lacking": 0})
+
+    def synced(latest: int) -> str:
+        server.on("GET", "datasets", {"results": [dataset | {"latest": latest, "latest_id": "v1"}]})
+        server.on("GET", "versions/v1", version | {"number": latest})
+        server.on("POST", "datasets/d1/versions", version | changes | {"number": latest + 1})
+        ran = yard("dataset", "sync", str(tmp_path / "xray"), "--name", "xray")
+        assert ran.code == 0, ran.err
+        return ran.err
+
+    words = "this directory was last at version {}: xray@{} undoes what {} changed, except where"
+    assert "undoes" not in synced(1) + synced(2)
+    undone = synced(4)
+    assert words.format(3, 5, "version 4") in undone
+    assert "  see: yard dataset diff xray 3 4 -p team-a" in undone
+    assert words.format(5, 9, "versions 6 to 8") in synced(8)
+
+
+def test_a_directory_keeps_its_dataset_when_another_is_made_without_naming_it(
+    server, yard, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    known = {"id": "d1", "name": "xray", "latest": 0, "latest_id": None}
+    server.on("POST", "projects/team-a/datasets", known, {"id": "d2"}, {"id": "d3"}, {"id": "d4"})
+    server.on("GET", "datasets/d1", known)
+    assert "yard dataset sync .\n" in yard("dataset", "init", "xray").out
+    assert "yard dataset sync DIR --name scans\n" in yard("dataset", "init", "scans").out
+    [path] = tmp_path.rglob("dataset.json")
+    assert json.loads(path.read_text())["id"] == "d1"
+    assert "yard dataset sync .\n" in yard("dataset", "init", "scans", ".").out
+    assert json.loads(path.read_text())["id"] == "d3"
+    # That one is deleted.
+    assert "yard dataset sync .\n" in yard("dataset", "init", "xray").out
+    assert json.loads(path.read_text())["id"] == "d4"
 
 
 def test_a_dataset_that_is_known_is_not_written_again(tmp_path: Path):

@@ -69,11 +69,7 @@ def download(args: Namespace, session: Session) -> None:
     CliError (5) if the artifact is not stored."""
     from controlplane.cli.dataset_sync import fetch_tree
 
-    found, target = kept_artifact(session, args.artifact), Path(args.directory)
-    if found["manifest"] is None:
-        status = found["status"]
-        words = f"{args.artifact} is {status['state']}. {status['message']}".strip()
-        raise CliError(words, CONFLICT, "see: yard artifact list")
+    found, target = stored_artifact(session, args.artifact), Path(args.directory)
     written = fetch_tree(session, f"artifacts/{found['id']}", found["manifest"], target)
     session.output.object(
         found,
@@ -92,6 +88,17 @@ def delete(args: Namespace, session: Session) -> None:
     without it."""
     path = f"artifacts/{find_artifact(session, args.artifact)['id']}"
     delete_confirmed(args, session, "artifact", args.artifact, path)
+
+
+def stored_artifact(session: Session, text: str) -> Row:
+    """Return the artifact that `text`, JOB/NAME, names, after the wait of `kept_artifact`. Raise CliError as that, and
+    (5) if the artifact is not stored."""
+    found = kept_artifact(session, text)
+    if found["manifest"] is None:
+        status = found["status"]
+        words = f"{text} is {status['state']}. {status['message']}".strip()
+        raise CliError(words, CONFLICT, "see: yard artifact list")
+    return found
 
 
 def kept_artifact(session: Session, text: str) -> Row:

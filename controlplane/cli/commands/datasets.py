@@ -17,6 +17,7 @@ from controlplane.cli.session import Session
 from controlplane.cli.tables import AGE, FILES, ID, Column, Row
 
 if TYPE_CHECKING:
+    from controlplane.cli.dataset_sync import Binding
     from datasets.ingest.engine import Synced
     from datasets.ingest.listing import Listing
 
@@ -86,8 +87,7 @@ def init_arguments(parser: Parser) -> None:
         type=directory_path,
         metavar="DIR",
         nargs="?",
-        default=".",
-        help="the directory with its files; default: the current one",
+        help="the directory with its files; default: the current one, unless it belongs to a dataset already",
     )
     parser.add_argument("--description", metavar="TEXT", default="")
     add_flag(parser, "--shared", about="every signed-in user may read it")
@@ -98,15 +98,29 @@ def init(args: Namespace, session: Session) -> None:
     there is no such directory."""
     from controlplane.cli.dataset_sync import Binding
 
-    if not os.path.isdir(args.directory):
-        raise CliError(f"{args.directory} is not a directory", NOT_FOUND)
+    directory = args.directory or "."
+    if not os.path.isdir(directory):
+        raise CliError(f"{directory} is not a directory", NOT_FOUND)
     body = {"name": args.name, "description": args.description, "is_shared": args.shared}
     dataset = session.client.post(f"{session.project_path}/datasets", body)
-    binding = Binding(session, Path(args.directory))
-    binding.remember(dataset["id"])
-    session.output.object(
-        dataset, f"dataset {args.name} created; fill it with: yard dataset sync {args.directory}"
-    )
+    binding = Binding(session, Path(directory))
+    # Not changed unasked: the next sync would put the directory's files into another dataset than before.
+    if args.directory or not _is_visible(session, binding.dataset()):
+        binding.remember(dataset["id"])
+        source = directory
+    else:
+        source = f"DIR --name {args.name}"
+    session.output.object(dataset, f"dataset {args.name} created; fill it with: yard dataset sync {source}")
+
+
+def _is_visible(session: Session, dataset: str) -> bool:
+    """Return whether the dataset with this id exists, and the user may see it; False for ""."""
+    try:
+        return bool(dataset and session.get(f"datasets/{dataset}"))
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return False
 
 
 def sync_arguments(parser: Parser) -> None:
@@ -132,7 +146,10 @@ def sync(args: Namespace, session: Session) -> None:
 
     # Begun before the other imports and the requests, which then cost no time.
     with Listing(os.fsencode(Path(args.directory).resolve())) as listing:
-        dataset, newest, found = _send(args, session, listing)
+        from controlplane.cli.dataset_sync import Binding
+
+        binding = Binding(session, Path(args.directory))
+        dataset, newest, found = _send(args, session, listing, binding)
     for skipped in found.skipped[:SKIPPED_SHOWN]:
         path, why = skipped.path.decode(errors="backslashreplace"), skipped.reason
         session.output.say(f"left out {path}: {LEFT_OUT.get(why, why)}")
@@ -140,19 +157,37 @@ def sync(args: Namespace, session: Session) -> None:
         session.output.say(f"left out {len(found.skipped) - SKIPPED_SHOWN:,} more")
     if found.manifest is None:
         assert newest is not None, "nothing changed since a version"
+        binding.saw(dataset["id"], newest["number"])
         session.output.object(newest, f"{dataset['name']}@{newest['number']}: nothing changed")
         return
     body = {"manifest": found.version, "parent": dataset["latest"], "message": args.message}
     version = session.client.post(f"datasets/{dataset['id']}/versions", body)
     session.output.object(version, _made(version, dataset))
+    _name_unseen(session, dataset, version, binding.seen(dataset["id"]))
+    binding.saw(dataset["id"], version["number"])
 
 
-def _send(args: Namespace, session: Session, listing: Listing) -> tuple[Row, Row | None, Synced]:
+def _name_unseen(session: Session, dataset: Row, version: Row, seen: int) -> None:
+    """Print which versions the new one undoes because the directory, last at version `seen`, was never synced to or
+    cloned from them. Print nothing if `seen` is 0, not known."""
+    newest, name = dataset["latest"], dataset["name"]
+    if not 0 < seen < newest < version["number"]:
+        return
+    which = f"version {newest}" if newest == seen + 1 else f"versions {seen + 1} to {newest}"
+    session.output.say(
+        f"this directory was last at version {seen}: {name}@{version['number']} undoes what {which} changed, except"
+        " where the directory has it too"
+    )
+    session.output.say(f"  see: yard dataset diff {name} {seen} {newest} -p {dataset['project']}")
+
+
+def _send(
+    args: Namespace, session: Session, listing: Listing, binding: Binding
+) -> tuple[Row, Row | None, Synced]:
     """Send the contents of a directory that the server lacks. Return its dataset, the newest version before (None if
     there is none) and the result."""
-    from controlplane.cli.dataset_sync import LINKS, Binding, send_directory, without_collections
+    from controlplane.cli.dataset_sync import LINKS, send_directory, without_collections
 
-    binding = Binding(session, Path(args.directory))
     dataset = _dataset_of(session, binding, args.name)
     newest = session.get(f"versions/{dataset['latest_id']}") if dataset["latest"] else None
     with without_collections():
@@ -276,7 +311,9 @@ def clone(args: Namespace, session: Session) -> None:
     # Not remembered for subsets: a sync of a subset's directory would create a version without all other
     # files.
     if not version["subset"]:
-        Binding(session, target).remember(version["dataset_id"])
+        binding = Binding(session, target)
+        binding.remember(version["dataset_id"])
+        binding.saw(version["dataset_id"], version["number"])
     session.output.object(
         version,
         f"{version_name(version)}: {written:,} of {formats.counted_files(version['files'])} written to {target}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator
 
-from controlplane.cli.commands.artifacts import find_artifact
+from controlplane.cli.commands.artifacts import stored_artifact
 from controlplane.cli.commands.datasets import find_version
 from controlplane.cli.commands.snapshots import find_snapshot
 from controlplane.cli.errors import NOT_FOUND, CliError
@@ -41,7 +41,7 @@ def of_version(args: Namespace, session: Session) -> None:
 
 def _path(session: Session, name: str) -> str:
     """Return the API path of the object with this name; that of the snapshot if a snapshot and a version have it.
-    Raise CliError if there is none."""
+    Wait for an artifact that is being stored. Raise CliError if there is none."""
     if "@" in name:
         try:
             return f"snapshots/{find_snapshot(session, name)['id']}"
@@ -50,7 +50,7 @@ def _path(session: Session, name: str) -> str:
                 raise
             return f"versions/{find_version(session, name)['id']}"
     if "/" in name:
-        return f"artifacts/{find_artifact(session, name)['id']}"
+        return f"artifacts/{stored_artifact(session, name)['id']}"
     return f"jobs/{find_job(session, name)['id']}"
 
 

@@ -107,9 +107,11 @@ def test_a_second_fetch_stores_nothing_again(api: AsPerson, repository: Path):
     assert not list((repository.parents[1] / "state" / "git").iterdir())
 
 
-def test_a_repository_that_no_admin_allowed_is_not_asked(api: AsPerson, repository: Path):
+def test_a_repository_that_no_admin_allowed_is_not_asked(api: AsPerson, repository: Path, settings: Any):
     refused = api("ben").post(IMPORTS, {"url": "https://10.0.0.1/repositories/train"})
-    assert (refused.status, refused.body["errors"][0]["code"]) == (400, "repository_not_allowed")
+    (error,) = refused.body["errors"]
+    assert (refused.status, error["code"]) == (400, "repository_not_allowed")
+    assert error["detail"].endswith(f"TRAINYARD_GIT_SOURCES allows: {settings.GIT_SOURCES[0]}.")
     assert not CodeImport.objects.exists()
 
 
@@ -131,6 +133,8 @@ def test_an_import_that_fails_says_why(api: AsPerson, repository: Path, settings
     assert unknown["reason"]["message"] == "The repository has no branch or tag no-such-branch."
     missing = fetched(api("ben"), repository.parent / "other")
     assert missing["reason"]["code"] == "git_failed"
+    words = f"'{repository.parent / 'other'}' does not appear to be a git repository"
+    assert missing["reason"]["message"] == words
     settings.CODE_MOST_BYTES = 10
     assert fetched(api("ben"), repository)["reason"]["code"] in ("tree_too_large", "repository_too_large")
 

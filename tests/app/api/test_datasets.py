@@ -338,6 +338,9 @@ def test_tags_name_versions_and_move(api, dataset):
     ]
     ben.post(f"datasets/{dataset.pk}/tags", {"name": "golden", "version": "latest"})
     assert ben.get(f"datasets/{dataset.pk}/versions/golden").body["number"] == 2
+    unknown = ben.get(f"datasets/{dataset.pk}/versions/77")
+    words = "xray has no version 77; it has the numbers 1 to 2 and the tags golden."
+    assert (unknown.status, unknown.body["detail"]) == (404, words)
     for name in ("latest", "7"):
         assert ben.post(f"datasets/{dataset.pk}/tags", {"name": name, "version": "1"}).status == 400
     assert ben.delete(f"datasets/{dataset.pk}/tags/golden").status == 204

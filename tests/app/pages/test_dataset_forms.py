@@ -63,7 +63,10 @@ def test_a_wrong_field_is_named_and_nothing_is_made(cast: Cast, bad: dict[str, s
 
 def test_a_viewer_is_told_how_to_become_able_to(cast: Cast):
     vera = signed_in(cast, "vera")
-    assert "/new/dataset" not in vera.get("/datasets").content.decode()
+    page = vera.get("/datasets").content.decode()
+    assert "/new/dataset" not in page
+    assert "Create one here" not in page
+    assert "Create one here" not in vera.get("/volumes").content.decode()
     assert b"create datasets in no project yet" in vera.get("/new/dataset").content
     assert vera.post("/new/dataset", {"name": "lanes", "project": "team-a"}).status_code == 400
 
