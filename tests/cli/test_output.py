@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from datetime import UTC, datetime
 
 import pytest
 import yaml
@@ -15,6 +17,35 @@ from tests.cli.conftest import job
 from tests.cli.scripted import page
 
 ESCAPE = "\x1b"
+
+
+def test_a_volume_is_described_with_the_age_of_its_measurement(server, yard):
+    volume = {
+        "id": "1",
+        "name": "data",
+        "project": "team-a",
+        "status": {"state": "ready", "message": ""},
+        "used_bytes": 0,
+        "size_bytes": 1 << 30,
+        "is_measured_in_part": False,
+        "measured_at": datetime.now(UTC).isoformat(),
+        "files": 0,
+        "access_mode": "ReadWriteOnce",
+        "storage_class": "standard",
+        "service_tier": "",
+        "origin": None,
+        "is_size_enforced": True,
+        "snapshot_minutes": None,
+        "keep_last": None,
+        "keep_days": None,
+        "created_at": None,
+        "created_by": "ana",
+        "jobs": [],
+    }
+    server.on("GET", "volumes", page(volume))
+    assert re.search(r"0 B of 1 GiB, measured \S+ ago\n", yard("volume", "describe", "data").out)
+    server.on("GET", "volumes", page(volume | {"measured_at": None}))
+    assert "0 B of 1 GiB\n" in yard("volume", "describe", "data").out
 
 
 def test_list_jobs_as_a_table(server, yard):

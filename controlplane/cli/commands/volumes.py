@@ -120,7 +120,7 @@ def describe(args: Namespace, session: Session) -> None:
                 ("Name", volume["name"]),
                 ("Project", volume["project"]),
                 ("State", f"{status['state']}. {status['message']}".strip(". ") or status["state"]),
-                ("Used", used_text(volume)),
+                ("Used", _measured(volume)),
                 ("Files", volume["files"]),
                 ("Access mode", volume["access_mode"]),
                 ("Storage class", _class_and_tier(volume)),
@@ -136,6 +136,12 @@ def describe(args: Namespace, session: Session) -> None:
     )
     for job in volume["jobs"]:
         session.output.line(f"mounted by {job['name']} ({job['state']}) at {job['mount_path']}")
+
+
+def _measured(volume: Row) -> str:
+    """Return what a volume holds and when that was measured: it may have been before its last job."""
+    when = f", measured {formats.age(volume['measured_at'])} ago" if volume["measured_at"] else ""
+    return f"{used_text(volume)}{when}"
 
 
 def files_arguments(parser: Parser) -> None:
