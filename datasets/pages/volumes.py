@@ -56,9 +56,7 @@ class VolumeForm(forms.Form):
     size = forms.CharField(
         label=gettext_lazy("Size"), help_text=gettext_lazy("Such as 100Gi."), initial="100Gi"
     )
-    access_mode = forms.ChoiceField(
-        label=gettext_lazy("How many jobs may mount it at once"), choices=list(MODES.items())
-    )
+    access_mode = forms.ChoiceField(label=gettext_lazy("Jobs at once"), choices=list(MODES.items()))
     storage_class = forms.ChoiceField(label=gettext_lazy("Storage class"))
 
     def __init__(self, projects: list[str], *args: Any, **kwargs: Any) -> None:
