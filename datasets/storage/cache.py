@@ -28,7 +28,14 @@ from uuid import uuid4
 from datasets.ingest.reader import hash_file
 from datasets.manifests import DIGEST_BYTES, Manifest, ManifestInvalid, decode
 from datasets.storage.base import UNLIMITED, Budget, Lake
-from datasets.storage.files import blocked, copy_file, sync_directory, sync_file_system, write_new
+from datasets.storage.files import (
+    blocked,
+    copy_file,
+    make_spread,
+    sync_directory,
+    sync_file_system,
+    write_new,
+)
 from datasets.storage.tree_fill import (
     Report,
     Source,
@@ -61,6 +68,7 @@ class CacheStore:
         try:
             for name in _FOLDERS:
                 (root / name).mkdir(parents=True, exist_ok=True)
+            make_spread(root / "trees")
         except OSError as error:
             raise blocked(error) from error
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 from uuid import uuid4
 
 from datasets.storage.base import UNLIMITED, Budget, ContentMissing
-from datasets.storage.files import blocked, remove_tree, sync_directory, sync_file_system
+from datasets.storage.files import blocked, make_spread, remove_tree, sync_directory, sync_file_system
 from datasets.storage.trees import Before, Copied, Index, copy_tree
 from datasets.storage.volume_files import Child, Measured, VolumeFiles
 
@@ -160,7 +160,8 @@ class FolderVolumes(VolumeFiles):
         `budget` raises."""
         budget.check()
         try:
-            self.path(volume).mkdir(parents=True, exist_ok=True)
+            make_spread(self.path(volume).parent)
+            self.path(volume).mkdir(exist_ok=True)
         except OSError as error:
             raise blocked(error) from error
 
@@ -246,7 +247,7 @@ class FolderVolumes(VolumeFiles):
         part = parts / f"{name}.{uuid4().hex}"
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            parts.mkdir(exist_ok=True)
+            make_spread(parts)
             self._remove_parts(name)
             part.mkdir()
             yield part

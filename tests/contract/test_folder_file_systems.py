@@ -1,16 +1,20 @@
 """The folder backend on XFS and Btrfs, which share the bytes of files: its contract suite, in a small file system of
 each. Skipped with the reason where the machine cannot make or mount one."""
 
+import fcntl
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from datasets.storage.cache import CacheStore
 from datasets.storage.contents import Sharing
 from datasets.storage.files import READ_ONLY, share_file
+from datasets.storage.volumes import FolderVolumes
 from tests.waiting import patience
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -26,6 +30,8 @@ MOUNTED = (
     "-c",
     f'mount -o loop "$1" "$2" || exit {CANNOT_MOUNT}; shift 2; exec "$@"',
 )
+# Of <linux/fs.h>: FS_IOC_GETFLAGS and FS_TOPDIR_FL.
+GET_FLAGS, TOP_DIRECTORY = 0x80086601, 0x00020000
 EXPECTED = "TRAINYARD_TEST_SHARING"
 
 
@@ -76,3 +82,27 @@ def test_the_way_in_which_bytes_were_shared_is_known_and_costs_no_space(tmp_path
         assert (before.f_bfree - after.f_bfree) * after.f_frsize < 4 << 20
     assert (how == Sharing.HARD_LINK) == (shared.stat().st_ino == source.stat().st_ino)
     assert shared.read_bytes() == source.read_bytes()
+
+
+def test_on_ext4_new_trees_are_created_away_from_removed_ones(tmp_path: Path):
+    """It looks at every inode that was removed lately before it uses one near them: ten times the time of a file."""
+    volumes = FolderVolumes(tmp_path / "class")
+    for _ in range(2):
+        CacheStore(tmp_path / "caches")
+        volumes.provision("v")
+    volumes.take("s", "v", None)
+    file_system = subprocess.run(
+        ["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    for directory in ("caches/trees", "class/volumes", "class/parts"):
+        assert (tmp_path / directory).is_dir()
+        if file_system == "ext2/ext3":
+            assert _flags(tmp_path / directory) & TOP_DIRECTORY
+
+
+def _flags(directory: Path) -> int:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(descriptor, GET_FLAGS, bytes(4)))[0])
+    finally:
+        os.close(descriptor)
