@@ -28,6 +28,8 @@ from datasets.storage.writer_pool import WriterPool
 THREADS = min(4, os.cpu_count() or 1)
 # Contents per unit of work of a thread, alone and with a child process.
 _AT_ONCE, _AT_ONCE_PARTED = 200, 1000
+# Contents per look-up in the lake.
+_LOCATED_AT_ONCE = 20_000
 # Fewer contents are written before a child process has started.
 PARTED_FILES = 2000
 # Interval of reports while one large file is written, during which no other progress is made.
@@ -254,14 +256,19 @@ class TreeFill:
         self._remove(path)
         return False
 
-    def _bring(self, names: Iterable[bytes]) -> None:
+    def _bring(self, names: Sequence[bytes]) -> None:
         wanted = _Wanted(names)
-        located = self._lake.locate(wanted.digests)
-        self._is_parted = len(located) >= PARTED_FILES
+        self._is_parted = len(wanted.digests) >= PARTED_FILES
         at_once = _AT_ONCE_PARTED if self._is_parted else _AT_ONCE
         with ThreadPoolExecutor(THREADS) as threads, EarlyFlush(self._part) as flush:
             try:
-                pieces = [threads.submit(self._piece, piece, wanted) for piece in _pieces(located, at_once)]
+                # The first ones are written while the others are located.
+                located = map(self._lake.locate, chunks(wanted.digests, _LOCATED_AT_ONCE))
+                pieces = [
+                    threads.submit(self._piece, piece, wanted)
+                    for some in located
+                    for piece in _pieces(some, at_once)
+                ]
                 for piece in pieces:
                     self._watch(piece)
                     brought = piece.result()
@@ -367,17 +374,13 @@ class TreeFill:
 
 
 class _Wanted:
-    """Contents that are brought, by their store names."""
+    """Contents that are brought, by their store names. `digests`: of all of them, each once."""
 
-    def __init__(self, names: Iterable[bytes]) -> None:
-        plain = set(names)
-        self._executables = {name for name in plain if len(name) > DIGEST_BYTES}
-        self._plain = plain - self._executables if self._executables else plain
-
-    @property
-    def digests(self) -> set[bytes]:
-        """Return the digests of all contents."""
-        return self._plain.union(map(digest_of, self._executables))
+    def __init__(self, names: Sequence[bytes]) -> None:
+        self._executables = {name for name in names if len(name) > DIGEST_BYTES}
+        self._plain = set(names) - self._executables
+        # In the order of the files: neighbours are in the same pack.
+        self.digests = list(dict.fromkeys(map(digest_of, names))) if self._executables else names
 
     def names(self, digest: bytes) -> list[bytes]:
         """Return the store names with this digest."""

@@ -41,6 +41,7 @@ EMPTY = Located("", 0, 0, sha256(b"").digest())
 @pytest.fixture(autouse=True)
 def parted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_fill, "PARTED_FILES", 1)
+    monkeypatch.setattr(tree_fill, "_LOCATED_AT_ONCE", 1)
 
 
 def test_files_have_their_contents_and_modes_whatever_the_umask(lake: Lake, store: CacheStore):
