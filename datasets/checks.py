@@ -11,7 +11,7 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error, register
 
 from datasets.storage.base import Blocked
-from datasets.storage.bucket_config import BucketConfig, inner_addresses
+from datasets.storage.bucket_config import BucketConfig, why_inside
 
 
 @register("trainyard")
@@ -25,9 +25,8 @@ def check_lake(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckM
 
 
 def _check_network(config: BucketConfig) -> Iterator[CheckMessage]:
-    inside = inner_addresses(config.endpoint) if config.endpoint else []
-    if inside and not settings.LAKE_MAY_BE_INSIDE:
-        where = f"{config.endpoint} points into the control plane's own network: {', '.join(inside)}"
+    where = why_inside(config.endpoint)
+    if where and not settings.LAKE_MAY_BE_INSIDE:
         hint = "If your S3 server is there, set TRAINYARD_S3_ALLOW_PRIVATE=yes."
         yield Error(f"TRAINYARD_S3_ENDPOINT={where}.", hint=hint, id="trainyard.E020")
 

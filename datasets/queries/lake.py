@@ -13,7 +13,7 @@ from controlplane.models import Project
 from datasets.manifests import Manifest, ManifestInvalid, decode
 from datasets.models import Artifact, DatasetVersion
 from datasets.storage.base import Blocked, ContentMissing, Lake
-from datasets.storage.bucket_config import BucketConfig
+from datasets.storage.bucket_config import BucketConfig, why_inside
 from datasets.storage.folder import FolderLake
 
 # Limit on the files in cached manifests of a process; about 150 bytes each.
@@ -90,16 +90,20 @@ def limit_waits() -> None:
 
 def open_lake(key: str) -> Lake:
     """Open the lake of the project with this primary key; the caller closes it. Raises Blocked if its folder cannot
-    be created, or its index must be rebuilt from a bucket that does not answer."""
+    be created, its index must be rebuilt from a bucket that does not answer, or the bucket's endpoint is one that the
+    start would have refused."""
     folder, config = lake_address(key)
     if config is None:
         if not folder.is_dir():
             _require_disk(int(key), folder)
         return FolderLake(folder)
     # Imported here: most installations have no bucket, and the client takes 10 MB in every process.
-    from datasets.storage.bucket import Bucket, ClientConfig
+    from datasets.storage.bucket import NOT_TRUSTED, Bucket, ClientConfig
     from datasets.storage.s3 import S3Lake
 
+    # Checked again: at the start the name may have had no address, or another one.
+    if not settings.LAKE_MAY_BE_INSIDE and (where := why_inside(config.endpoint)):
+        raise Blocked(NOT_TRUSTED, f"{where}. An operator may set TRAINYARD_S3_ALLOW_PRIVATE=yes.")
     if _is_web.is_set():
         return S3Lake(Bucket(config, ClientConfig(**REQUEST_CLIENT), ClientConfig(**UPLOAD_CLIENT)), folder)
     return S3Lake(Bucket(config), folder)

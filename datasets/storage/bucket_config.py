@@ -77,6 +77,12 @@ def inner_addresses(endpoint: str) -> list[str]:
     return [address for address in addresses if not _is_global(address)]
 
 
+def why_inside(endpoint: str) -> str:
+    """Return words that say at which inner addresses an endpoint is (see `inner_addresses`); "" if it has none."""
+    inside = inner_addresses(endpoint) if endpoint else []
+    return f"{endpoint} points into the control plane's own network: {', '.join(inside)}" if inside else ""
+
+
 def _is_global(address: str) -> bool:
     parsed = ipaddress.ip_address(address)
     mapped = getattr(parsed, "ipv4_mapped", None)

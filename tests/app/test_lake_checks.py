@@ -1,11 +1,13 @@
 """Where the lake is: what is refused at start, and a dataset in a bucket from sync to cache."""
 
+import socket
 from pathlib import Path
 
 import pytest
 from django.conf import settings
 
 from datasets.checks import check_lake
+from datasets.queries.lake import open_lake
 from datasets.storage.base import Blocked
 from datasets.storage.bucket import Bucket
 from datasets.storage.bucket_config import BucketConfig, bucket_config, inner_addresses
@@ -101,3 +103,15 @@ def test_what_may_pass_without_a_restart_is_a_warning(code: str, monkeypatch: py
 
 def test_a_lake_in_a_folder_needs_no_check():
     assert check_lake(None) == []
+
+
+def test_an_endpoint_whose_name_leads_inside_after_the_start_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    inside = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: inside)
+    monkeypatch.setattr(settings, "LAKE_BUCKET", config_of(endpoint="http://s3.example.org:9000"))
+    monkeypatch.setattr(settings, "LAKE_DIR", tmp_path)
+    with pytest.raises(Blocked, match=r"169\.254\.169\.254") as refused:
+        open_lake("1")
+    assert refused.value.code == "not_trusted"

@@ -62,6 +62,7 @@ def test_a_read_that_had_no_thread_yet_does_not_shut_the_pages_of_others(
         "lake", "", f"http://127.0.0.1:{dripping.server_port}", "us-east-1", "key", "secret"
     )
     monkeypatch.setattr(settings, "LAKE_BUCKET", config)
+    monkeypatch.setattr(settings, "LAKE_MAY_BE_INSIDE", True)
     busy = [page_reads._threads.submit(dripping.stopped.wait) for _ in range(2)]
     with monkeypatch.context() as short:
         short.setattr(page_reads, "PAGE_SECONDS", 0.05)
@@ -87,6 +88,7 @@ def test_a_bucket_that_sends_a_byte_now_and_then_holds_a_page_for_seconds_in_tot
         "lake", "", f"http://127.0.0.1:{dripping.server_port}", "us-east-1", "key", "secret"
     )
     monkeypatch.setattr(settings, "LAKE_BUCKET", config)
+    monkeypatch.setattr(settings, "LAKE_MAY_BE_INSIDE", True)
     page = Client()
     page.force_login(cast.vera)
     address = f"/datasets/{version.dataset_id}/files?file=a.txt"
