@@ -1,5 +1,6 @@
 """What `yard submit --code` takes along: which files, under which hash, and in what form."""
 
+import errno
 import io
 import os
 import subprocess
@@ -152,6 +153,23 @@ def test_names_that_are_not_unicode_are_refused(tmp_path: Path):
         pass
     with pytest.raises(CliError, match=r"the name of caf\\xe9 is not UTF-8"):
         list_files(str(tmp_path / "code"))
+    (tmp_path / "code" / ".yardignore").write_text("caf?\n")
+    assert "a.py" in list_files(str(tmp_path / "code")).paths
+
+
+def test_a_directory_that_cannot_be_listed_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write(tmp_path / "code", "a.py", "lib/b.py")
+    real = os.scandir
+
+    def scandir(path: str):
+        if path.endswith("lib"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path)
+
+    monkeypatch.setattr("os.scandir", scandir)
+    with pytest.raises(CliError, match="lib cannot be listed: Permission denied") as refused:
+        list_files(str(tmp_path / "code"))
+    assert ".yardignore" in refused.value.hint
 
 
 def test_too_much_is_refused_with_the_largest_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -35,15 +35,15 @@ class Listing:
 def list_files(root: str) -> Listing:
     """Return the code files of a directory: those that git tracks or does not ignore, without git all, except what
     .yardignore names. Raise CliError if it is no directory, .yardignore is unreadable, a file's name is not UTF-8, or
-    without git there are more than WALK_MOST files."""
+    without git a directory cannot be listed or there are more than WALK_MOST files."""
     if not os.path.isdir(root):
         raise CliError(f"--code {root}: there is no such directory", USAGE)
     ignore = _ignore(root)
     with_git = _with_git(root) if shutil.which("git") else None
     if with_git is None:
-        return Listing(root, tuple(ignore.kept(_checked(sorted(_walk(root, ignore))))))
+        return Listing(root, tuple(_checked(ignore.kept(sorted(_walk(root, ignore))))))
     paths, untracked, commit = with_git
-    kept = ignore.kept(_checked(paths))
+    kept = _checked(ignore.kept(paths))
     return Listing(root, tuple(kept), commit, not untracked.isdisjoint(kept), is_git=True)
 
 
@@ -129,9 +129,9 @@ def _ignore(root: str) -> Ignore:
 
 def _walk(root: str, ignore: Ignore) -> Iterator[str]:
     """Yield every file and link below a directory; skips .git and ignored directories, and follows no links. Raise
-    CliError after more than WALK_MOST files."""
+    CliError after more than WALK_MOST files, and for a directory that cannot be listed."""
     count = 0
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=_refuse):
         below = os.path.relpath(folder, root).replace(os.sep, "/")
         prefix = "" if below == "." else f"{below}/"
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
@@ -146,6 +146,14 @@ def _walk(root: str, ignore: Ignore) -> Iterator[str]:
         if count > WALK_MOST:
             hint = f"is this your code? name what does not belong to it in {os.path.join(root, NAME)}"
             raise CliError(f"{root} has more than {WALK_MOST:,} files", USAGE, hint)
+
+
+def _refuse(error: OSError) -> None:
+    # Removed since it was listed.
+    if isinstance(error, FileNotFoundError):
+        return
+    hint = f"correct its permissions, or leave it out in {NAME}"
+    raise CliError(f"{error.filename} cannot be listed: {error.strerror}", USAGE, hint)
 
 
 def _checked(paths: list[str]) -> list[str]:
