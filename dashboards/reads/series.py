@@ -1,12 +1,14 @@
 """Time series for charts and their tables: recorded samples, and a job's curves from its own log."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
 from django.conf import settings
 from django.db.models import Count, Q, Sum
+from django.utils import timezone
 
 from controlplane.logstore.progress import Progress, parse_progress
 from controlplane.logstore.reader import log_path, read_page
@@ -16,11 +18,14 @@ from controlplane.telemetry.queries import first_sample, series
 from dashboards.charts.allocation import summed
 from dashboards.charts.curves import Run
 from dashboards.charts.series import Line, Point
+from dashboards.reads.current import SAMPLE_SECONDS, Use, current_use
 from jobs.log_ranks import default_log_ranks
 from jobs.models import Job
 
 # Shortest range of a chart, because one that begins with the first sample would have no width at first.
 LEAST = timedelta(minutes=1)
+# A range that ends so recently ends now.
+NOW = timedelta(seconds=5)
 # Limit on the log that is read for curves, so that a page does not wait for a log of any length.
 CURVE_PAGES, CURVE_LINES = 16, 20_000
 # Number of newest attempts that a job's curves include, because each has a log of its own to be read.
@@ -34,8 +39,9 @@ def first_seen(now: datetime, span_seconds: float) -> datetime:
 
 def utilisation_points(start: datetime, end: datetime) -> tuple[list[Point], list[Point]]:
     """Return (GPU utilisation, memory utilisation) of all clusters together, each as (time, share from 0 to 1):
-    of the measured GPUs, and of the total memory."""
-    used = _means(GPU_UTILIZATION, start, end)
+    of the measured GPUs, and of the total memory. A range that ends now ends with the present values."""
+    current = current_use() if timezone.now() - end < NOW else {}
+    used = _means(GPU_UTILIZATION, start, end, current)
     measured = Count("pk", filter=Q(utilization__isnull=False))
     clusters = (
         Device.objects.values_list("node__cluster__name")
@@ -46,7 +52,7 @@ def utilisation_points(start: datetime, end: datetime) -> tuple[list[Point], lis
     # Weighted by the devices that are measured now, since samples do not store their number; at least 1,
     # since the cluster did have measurements.
     gpu = _weighed(used, {name: gpus or 1 for name, (gpus, _mib) in size.items()})
-    memory = _summed(_means(GPU_MEMORY, start, end), sum(mib for _gpus, mib in size.values()))
+    memory = _summed(_means(GPU_MEMORY, start, end, current), sum(mib for _gpus, mib in size.values()))
     return gpu, memory
 
 
@@ -124,10 +130,19 @@ def _reports(path: Path, size: int) -> tuple[Progress, ...]:
     return tuple(found)
 
 
-def _means(metric: str, start: datetime, end: datetime) -> dict[str, dict[datetime, float]]:
-    """Return the means of a metric by cluster name and time."""
-    found = series(metric, "cluster", None, start, end)
-    return {line.subject: {point.at: point.mean for point in line.points} for line in found}
+def _means(
+    metric: str, start: datetime, end: datetime, current: Mapping[str, Use]
+) -> dict[str, dict[datetime, float]]:
+    """Return the means of a metric by cluster name and time, and at `end` the value in `current`, by cluster name."""
+    means = {}
+    for line in series(metric, "cluster", None, start, end):
+        means[line.subject] = found = {point.at: point.mean for point in line.points}
+        value = current[line.subject].value(metric) if line.subject in current else None
+        # Older samples: the cluster answers, and its devices cannot be measured.
+        longest = timedelta(seconds=SAMPLE_SECONDS + line.step_seconds)
+        if value is not None and end - max(found) <= longest:
+            found[end] = value
+    return means
 
 
 def _weighed(means: dict[str, dict[datetime, float]], weights: dict[str, int]) -> list[Point]:

@@ -11,8 +11,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from controlplane.models import Cluster, Device, Node, Sample, User
-from controlplane.telemetry.metrics import GPU_UTILIZATION
+from controlplane.models import Cluster, Device, Lease, Node, Sample, User
+from controlplane.telemetry.metrics import GPU_MEMORY, GPU_UTILIZATION, floor
+from dashboards.charts.series import Point
 from dashboards.pages import overview as pages
 from dashboards.reads.devices import cell, held_together
 from dashboards.reads.overview import CELL_DEVICES, Facts, figures, sentences, shown_projects
@@ -220,6 +221,55 @@ def test_cells_are_links_to_the_jobs_that_hold_them(yard: Yard, visit: Visit):
     for path in ("/", "/nodes"):
         assert visit(yard.cast.ana).get(path).content.decode().count(link) == 2
         assert str(yard.running.pk) not in visit(yard.cast.chi).get(path).content.decode()
+
+
+@pytest.fixture
+def sampled(cast: Cast) -> datetime:
+    """The end of a range in which the newest sample of a cluster at rest is 90 s old. It is later than now, so that the
+    test may take any time."""
+    end = floor(timezone.now() + timedelta(hours=1), 10)
+    Device.objects.update(utilization=0.25, memory_used_mib=4096, memory_mib=16384)
+    for metric, mean in ((GPU_UTILIZATION, 0.25), (GPU_MEMORY, 4096.0 * Device.objects.count())):
+        sample = {"minimum": mean, "maximum": mean, "total": mean, "at": end - timedelta(seconds=90)}
+        Sample.objects.create(metric=metric, by="cluster", subject="memory", step_seconds=10, **sample)
+    for name in ("loop", "collect"):
+        Lease.objects.create(name=name, completed_at=end)
+    return end
+
+
+def ends(end: datetime) -> list[Point]:
+    """The last point of each line, as seconds before the end and its value."""
+    points = (line[-1] for line in utilisation_points(end - timedelta(minutes=5), end))
+    return [((end - at).total_seconds(), value) for at, value in points if isinstance(at, datetime)]
+
+
+def test_the_chart_of_a_cluster_at_rest_ends_now(sampled: datetime) -> None:
+    assert ends(sampled) == [(0, 0.25)] * 2
+
+
+def test_the_chart_of_an_earlier_range_ends_with_its_last_sample(sampled: datetime) -> None:
+    earlier = sampled - timedelta(hours=2)
+    Sample.objects.update(at=earlier - timedelta(seconds=90))
+    assert ends(earlier) == [(90, 0.25)] * 2
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("loop", 20), ("collect", 90)])
+def test_the_chart_of_a_cluster_that_nothing_looks_at_ends_with_its_last_sample(
+    sampled: datetime, name: str, seconds: float
+) -> None:
+    Lease.objects.filter(name=name).update(completed_at=timezone.now() - timedelta(seconds=seconds))
+    assert ends(sampled) == [(90, 0.25)] * 2
+
+
+def test_the_chart_of_a_cluster_that_does_not_answer_ends_with_its_last_sample(sampled: datetime) -> None:
+    Cluster.objects.update(is_reachable=False)
+    assert ends(sampled) == [(90, 0.25)] * 2
+
+
+def test_the_chart_of_a_cluster_without_recent_samples_ends_with_the_last(sampled: datetime) -> None:
+    """Its devices cannot be measured, though the cluster answers."""
+    Sample.objects.update(at=sampled - timedelta(seconds=200))
+    assert ends(sampled) == [(200, 0.25)] * 2
 
 
 def test_the_chart_of_utilisation_ends_where_the_card_stands(cast: Cast) -> None:
