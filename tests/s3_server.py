@@ -62,7 +62,8 @@ def s3_server() -> Iterator[S3Server]:
         root, beside, port = Path(directory) / "buckets", Path(directory) / "metadata", free_port()
         beside.mkdir()
         (root / BUCKET).mkdir(parents=True)
-        command = [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", "--sidecar", beside, root]
+        words = f"--port 127.0.0.1:{port} --quiet posix --sidecar"
+        command = [str(program), *words.split(), str(beside), str(root)]
         keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
         with (Path(directory) / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **keys})
