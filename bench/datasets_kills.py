@@ -1,93 +1,129 @@
 """The effect of kill -9 on a sync, a fill, a snapshot and a restore.
 
-Each is killed with all its processes at ten moments and then run to its end. The resulting versions, trees and disk
-space are compared with those of runs that were not killed. Run: python -m bench.datasets_kills
+Each is killed with all its processes at ten moments of its work, then run to its end. The resulting versions, trees
+and disk space are compared with those of runs that were not killed. `python -m bench.datasets_kills_instance` kills
+the processes of a running control plane one at a time.
+
+Run: python -m bench.datasets_kills [--only sync] [--directory DIR]
+`--directory`: where the files are written; each run flushes that file system.
 """
 
+import argparse
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from datasets.ingest.engine import sync_tree
+from bench.datasets_kills_programs import NEVER, size_of
 from datasets.ingest.tree import walk
 from datasets.manifests import decode
 from datasets.storage.cache import CacheStore
 from datasets.storage.folder import FolderLake
-from datasets.storage.folder_sink import sink_of_folder
-from datasets.storage.volumes import FolderVolumes
 
-KILLS = 10
 FILES, FILE_BYTES = 4000, 8_000
 LARGE_FILES, LARGE_BYTES = 3, 16_000_000
 CHECKOUT = Path(__file__).resolve().parents[1]
+ENGINE, WORKER = "datasets.ingest.engine", "datasets.ingest.worker:Worker"
+VOLUMES, CACHE = "datasets.storage.volumes", "datasets.storage.cache"
+# Ten moments each, as bench.datasets_kills_programs.Moment reads them; the calls are the last steps of the work.
+SYNC = (
+    *("0.01", "0.2", "0.4", "0.6", "0.8", "1"),
+    f"{WORKER}.begin_flush#2",
+    f"{WORKER}.finish#2",
+    f"{ENGINE}:save_index#1",
+    "datasets.manifests:Manifest.encode#1",
+)
+FILL = (
+    *("0.01", "0.2", "0.4", "0.6", "0.8", "1"),
+    "datasets.storage.tree_fill:sync_from#1",
+    f"{CACHE}:CacheStore._share#1",
+    f"{CACHE}:sync_directory#1",
+    f"{CACHE}:CacheStore._repair#1",
+)
+SNAPSHOT = (
+    *("0.01", "0.3", "0.6", "0.9", "1.5"),
+    f"{VOLUMES}:sync_file_system#1",
+    f"{VOLUMES}:_rename_new#1",
+    f"{VOLUMES}:sync_directory#1",
+    f"{VOLUMES}:_rename_new#2",
+    f"{VOLUMES}:sync_directory#2",
+)
+RESTORE = (
+    *("0.01", "0.15", "0.3", "0.45", "0.6", "0.75", "0.9"),
+    f"{VOLUMES}:sync_file_system#1",
+    f"{VOLUMES}:_rename_new#1",
+    f"{VOLUMES}:sync_directory#1",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A program that is killed. `start`: its arguments for a directory; `found`: what the directory holds afterwards,
-    by name."""
+    """A program that is killed at `moments`. `start`: its arguments for a directory, after the moment; `found`: what
+    the directory holds afterwards, by name."""
 
     name: str
+    moments: tuple[str, ...]
     start: Callable[[Path], list[str]]
     found: Callable[[Path], dict[str, object]]
 
 
 def main() -> None:
-    """Print a table; exit with 1 if anything was lost or stored twice. With arguments, run one of PROGRAMS on
-    directories instead."""
-    if len(sys.argv) > 1:
-        return PROGRAMS[sys.argv[1]](*map(Path, sys.argv[2:]))
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
+    """Print a line for each work; exit with 1 if anything was lost or stored twice."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=("sync", "fill", "snapshot", "restore"))
+    parser.add_argument("--directory")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=arguments.directory) as directory:
         home = Path(directory)
-        make_tree(home / "tree")
-        sync = Work("sync", lambda at: ["sync", str(home / "tree"), str(at)], lake_at)
-        whole = home / "whole"
-        run(sync.start(whole))
-        fill = Work("fill", lambda at: ["fill", str(whole), str(at)], cache_at)
-        (home / "volumes").mkdir()
-        (home / "tree").rename(home / "volumes" / "v")
-        (home / "tree").symlink_to(home / "volumes" / "v")
-        snapshot = Work("snapshot", lambda at: ["snapshot", str(home / "volumes"), str(at)], snapshots_at)
-        taken = home / "taken"
-        run(snapshot.start(taken))
-        restore = Work("restore", lambda at: ["restore", str(taken / "snapshots"), str(at)], volume_at)
-        works = (sync, fill, snapshot, restore)
+        works = [work for work in prepared(home) if arguments.only in (None, work.name)]
         wrong = [line for work in works for line in killed(work, home / work.name)]
         # Before the directories are removed, which takes minutes on a busy disk.
         print("\n".join(wrong) or "Nothing was lost, and nothing is there twice.", flush=True)
     sys.exit(bool(wrong))
 
 
+def prepared(home: Path) -> list[Work]:
+    """Make a tree below `home`, a lake with its files, and a snapshot of them. Return the works on them."""
+    make_tree(home / "volumes" / "v")
+    whole, taken = home / "whole", home / "taken"
+    sync = Work("sync", SYNC, lambda at: [str(home / "volumes" / "v"), str(at)], lake_at)
+    run(sync, whole)
+    fill = Work("fill", FILL, lambda at: [str(whole), str(at)], cache_at)
+    snapshot = Work("snapshot", SNAPSHOT, lambda at: [str(home / "volumes"), str(at)], snapshots_at)
+    run(snapshot, taken)
+    restore = Work("restore", RESTORE, lambda at: [str(taken / "snapshots"), str(at)], volume_at)
+    return [sync, fill, snapshot, restore]
+
+
 def killed(work: Work, home: Path) -> list[str]:
-    """Kill the work at ten moments, each time in a new directory below `home`, then run it to its end. Return a
-    text for each difference from a run that was not killed."""
+    """Kill the work at each of its moments, each time in a new directory below `home`, then run it to its end. Return
+    a text for each difference from a run that was not killed."""
     home.mkdir()
-    seconds, expected = run(work.start(home / "unkilled")), work.found(home / "unkilled")
+    run(work, home / "unkilled")
+    expected = work.found(home / "unkilled")
     wrong, kills = [], 0
-    for number in range(KILLS):
+    for number, moment in enumerate(work.moments):
         at = home / str(number)
-        kills += run(work.start(at), kill_after=seconds * (number + 0.5) / KILLS) == 0
-        run(work.start(at))
+        if run(work, at, moment):
+            kills += 1
+        else:
+            wrong.append(f"{work.name} ended before {moment}")
+        run(work, at)
         found = work.found(at)
         wrong += [
-            f"{work.name} {number}: {name} is {found[name]}, not {value}"
+            f"{work.name} at {moment}: {name} is {found[name]}, not {value}"
             for name, value in expected.items()
             if not is_same(found[name], value)
         ]
     shown = ", ".join(f"{name} {value:,}" for name, value in expected.items() if isinstance(value, int))
     print(
-        f"{work.name}: {kills} of {KILLS} runs of {seconds:.1f} s were killed; each afterwards: {shown}",
-        flush=True,
+        f"{work.name}: {kills} of {len(work.moments)} runs were killed; each afterwards: {shown}", flush=True
     )
-    if kills < KILLS // 2:
-        wrong.append(f"{work.name}: most runs ended before they were killed")
     return wrong
 
 
@@ -99,74 +135,15 @@ def is_same(found: object, expected: object) -> bool:
     return found == expected
 
 
-def run(words: list[str], kill_after: float | None = None) -> float:
-    """Run a program of this file. Return its seconds, or 0 if it was killed `kill_after` seconds after it began
-    (None: never). Raises SystemExit if it fails."""
-    command = [sys.executable, "-m", "bench.datasets_kills", *words]
-    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        began = time.perf_counter()
-        try:
-            code = process.wait(kill_after)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            if process.wait() == -signal.SIGKILL:
-                return 0.0
-            code = process.returncode
-    if code:
-        raise SystemExit(f"{words[0]} ended with {code}")
-    return time.perf_counter() - began
-
-
-def sync(tree: Path, home: Path) -> None:
-    """Store the files below `tree` in the lake of `home`, with the stat index beside the lake."""
-    print("begun", flush=True)
-    home.mkdir(exist_ok=True)
-    sink = sink_of_folder(home / "lake")
-    FolderLake(home / "lake").close()
-    found = sync_tree(tree, sink, index=home / "seen", workers=2)
-    assert found.manifest is not None
-    assert not found.failed
-    (home / "manifest").write_bytes(found.manifest.encode())
-
-
-def fill(lake: Path, home: Path) -> None:
-    """Fill a cache in `home` with the version that `sync` stored in `lake`."""
-    print("begun", flush=True)
-    manifest = decode((lake / "manifest").read_bytes())
-    CacheStore(home).fill("v", FolderLake(lake / "lake"), manifest)
-
-
-def snapshot(volumes: Path, home: Path) -> None:
-    """Take two snapshots of the volume `v` of `volumes` into `home`; the second shares the files of the first."""
-    print("begun", flush=True)
-    storage = beside(home, "volumes", volumes)
-    storage.take("s1", "v", None)
-    storage.take("s2", "v", "s1")
-
-
-def restore(snapshots: Path, home: Path) -> None:
-    """Create a volume in `home` from the second snapshot of `snapshots`."""
-    print("begun", flush=True)
-    beside(home, "snapshots", snapshots).restore("w", "s2")
-
-
-def beside(home: Path, name: str, whole: Path) -> FolderVolumes:
-    """Return a storage in `home` whose directory `name` (`volumes` or `snapshots`) is a link to `whole`, that of
-    another storage."""
-    home.mkdir(exist_ok=True)
-    if not (home / name).is_symlink():
-        (home / name).symlink_to(whole)
-    return FolderVolumes(home)
-
-
-PROGRAMS: dict[str, Callable[..., None]] = {
-    "sync": sync,
-    "fill": fill,
-    "snapshot": snapshot,
-    "restore": restore,
-}
+def run(work: Work, home: Path, moment: str = NEVER) -> bool:
+    """Run a work in the directory `home`. Return whether it was killed, at `moment`. Raises SystemExit if it
+    fails."""
+    program = [sys.executable, "-m", "bench.datasets_kills_programs", work.name, moment]
+    command = [*program, *work.start(home)]
+    code = subprocess.run(command, cwd=CHECKOUT, start_new_session=True, check=False).returncode
+    if code not in (0, -signal.SIGKILL):
+        raise SystemExit(f"{work.name} ended with {code}")
+    return code == -signal.SIGKILL
 
 
 def lake_at(home: Path) -> dict[str, object]:
@@ -244,13 +221,9 @@ def contents_of(folder: Path) -> str:
     return found.hexdigest()
 
 
-def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def make_tree(root: Path) -> None:
-    """Write small files in 40 directories, and some large ones."""
-    for number in range(FILES):
+def make_tree(root: Path, files: int = FILES) -> None:
+    """Write this many small files in 40 directories, and some large ones."""
+    for number in range(files):
         path = root / f"{number % 40:02}" / f"{number}.bin"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(os.urandom(FILE_BYTES))
