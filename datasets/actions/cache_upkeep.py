@@ -66,10 +66,11 @@ def _states() -> Rows[Cache]:
     return Cache.objects.values_list("location", "state").distinct()
 
 
-def distrust_caches(digests: Collection[bytes]) -> None:
-    """Mark caches in directories as failed if they have a content of `digests`, which are damaged in the lake:
-    their files may share bytes with it. The next fill repairs them; running jobs keep their mounts. Fills that may
-    have ended but for their row are repeated. Safe to repeat."""
+def verify_caches(digests: Collection[bytes]) -> list[Cache]:
+    """Read the files of these contents in all caches in directories. Mark caches as failed in which one is damaged,
+    and return them. The next fill repairs them; running jobs keep their mounts. Fills that may have ended but for their
+    row are repeated. Safe to repeat."""
+    failed: list[Cache] = []
     locations = CacheLocation.objects.filter(project=None).select_related("cluster")
     for location in filter(holds_caches, locations):
         caches = location.caches.filter(state__in=(Cache.READY, Cache.FILLING))
@@ -82,8 +83,10 @@ def distrust_caches(digests: Collection[bytes]) -> None:
             words = {"reason": CONTENT_DAMAGED, "message": DAMAGED}
             # Fills first: one that ends in between is then found among the ready ones.
             caches.filter(state=Cache.FILLING).update(**words)
-            for cache in caches.filter(state=Cache.READY).select_related("version__dataset"):
+            for cache in caches.filter(state=Cache.READY).select_related("version__dataset", "location"):
                 _fail(cache, CONTENT_DAMAGED, DAMAGED)
+                failed.append(cache)
+    return failed
 
 
 def aged_caches(location: CacheLocation) -> list[Aged]:

@@ -17,7 +17,7 @@ from controlplane.api.problems import Problem
 from controlplane.api.query import Parameter
 from controlplane.models import Project, Role
 from datasets.access import dataset_for, version_for
-from datasets.actions.cache_upkeep import distrust_caches
+from datasets.actions.cache_upkeep import verify_caches
 from datasets.actions.datasets import keep_manifest
 from datasets.ingest.nearby import folder_mark, machine_mark
 from datasets.ingest.packs import PackInvalid, make_pack
@@ -255,7 +255,7 @@ class VersionPack(ApiView):
 
 
 class VersionVerify(ApiView):
-    """Check that the contents of some of a version's files are stored and undamaged."""
+    """Check that the contents of some of a version's files are undamaged in the lake and in caches."""
 
     @operation(
         "Read and hash the contents of files of a version; damaged ones are moved away",
@@ -267,8 +267,8 @@ class VersionVerify(ApiView):
         version = version_for(call.actor, version_id, needed=Role.MEMBER)
         wanted = _within(_manifest(version), call.query, VERIFIED_BYTES)
         found = lake_of(version.dataset.project).verify(wanted)
-        if lost := [*found.missing, *found.quarantined]:
-            distrust_caches(lost)
+        # After the lake: the files of a cache may share bytes with it.
+        failed = verify_caches(wanted)
         missing, damaged = [one.hex() for one in found.missing], [one.hex() for one in found.quarantined]
         return Answer(
             {
@@ -277,6 +277,7 @@ class VersionVerify(ApiView):
                 "size_bytes": found.size_bytes,
                 "missing": missing,
                 "damaged": damaged,
+                "damaged_caches": [cache.location.name for cache in failed if cache.version_id == version.pk],
                 "is_intact": not (missing or damaged),
                 "repair": repair_of(version) if missing or damaged else "",
             }

@@ -82,10 +82,11 @@ VERSION_DIFF = record(
     added=listed(STRING), removed=listed(STRING), changed=listed(STRING),
 )  # fmt: skip
 VERIFICATION = record(
-    "The result of checking `files` files. Damaged content was moved away; `repair` is what stores it again, empty if"
-    " all is intact.",
+    "The result of checking `files` files. Damaged content was moved away from the lake, whose content `is_intact`"
+    " otherwise; `repair` is what stores it again, empty if all is intact. `damaged_caches`: locations whose cache of"
+    " the version has a damaged file; each is out of use until it is filled again.",
     files=INTEGER, contents=INTEGER, size_bytes=INTEGER, missing=listed(STRING), damaged=listed(STRING),
-    is_intact=BOOLEAN, repair=STRING,
+    damaged_caches=listed(STRING), is_intact=BOOLEAN, repair=STRING,
 )  # fmt: skip
 REGISTRATION = record(
     "The registration of a directory of the control plane's machine as a version. `reason`: why it failed, or"

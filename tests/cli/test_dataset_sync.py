@@ -16,6 +16,8 @@ from controlplane.cli.session import Session
 from datasets.manifests import FILE, LINK, Entry, make_manifest
 from tests.cli.scripted import Reply, problem
 
+REFILL = "yard dataset cache xray@1 --location near"
+
 
 def entry(path: str, content: bytes, kind: int = FILE) -> Entry:
     return Entry(path.encode(), kind, len(content), sha256(content).digest())
@@ -104,6 +106,22 @@ def test_a_damaged_list_of_files_is_no_traceback(server, yard, tmp_path, monkeyp
     assert ran.code == 1
     assert "the list of files arrived damaged, or is damaged in the lake" in ran.err
     assert "sync --full" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("locations", "code", "said"),
+    [([], 0, ""), (["near"], 1, f"its cache at near has damaged files; replace them: {REFILL}\n")],
+)
+def test_verify_names_caches_with_damaged_files(server, yard, locations, code, said):
+    manifest = make_manifest([entry("a", b"1")])
+    server.on("GET", "datasets", {"results": [{"id": "d1", "name": "xray", "latest": 1}]})
+    version = {"id": "v1", "dataset": "xray", "number": 1, "subset": "", "manifest": manifest.hash}
+    server.on("GET", "datasets/d1/versions/1", version)
+    server.on("GET", "versions/v1/manifest", Reply(body=manifest.encode()))
+    found = {"files": 1, "contents": 1, "size_bytes": 1, "missing": [], "damaged": [], "repair": ""}
+    server.on("POST", "versions/v1/verify", found | {"damaged_caches": locations})
+    ran = yard("dataset", "verify", "xray@1")
+    assert (ran.code, ran.out) == (code, f"xray@1: 1 file is intact\n{said}")
 
 
 def test_what_is_left_out_of_a_version_is_said_in_words(server, yard, tmp_path):

@@ -326,28 +326,35 @@ def verify_arguments(parser: Parser) -> None:
 
 
 def verify(args: Namespace, session: Session) -> int:
-    """Have the server verify every content of a version. Exit code 1 if one is missing or damaged."""
+    """Have the server verify every content of a version, and its files in caches. Exit code 1 if one is missing or
+    damaged."""
     from controlplane.cli.dataset_sync import fetch_manifest
 
     version = find_version(session, args.version)
     manifest = fetch_manifest(session, f"versions/{version['id']}", version["manifest"])
     total: Row = {"files": 0, "contents": 0, "size_bytes": 0, "missing": [], "damaged": []}
-    repair = ""
+    repair, locations = "", set[str]()
     for start, count in _spans(list(manifest.sizes)):
         found = session.client.post(f"versions/{version['id']}/verify", {}, {"start": start, "count": count})
         for key in total:
             total[key] += found[key]
         repair = repair or found["repair"]
-    total |= {"is_intact": not (total["missing"] or total["damaged"]), "repair": repair}
+        # Absent from servers of earlier versions.
+        locations.update(found.get("damaged_caches", ()))
+    is_intact = not (total["missing"] or total["damaged"])
+    total |= {"is_intact": is_intact, "repair": repair, "damaged_caches": sorted(locations)}
     name = version_name(version)
     said = (
         f"{name}: {formats.counted_files(total['files'])} {'is' if total['files'] == 1 else 'are'} intact"
-        if total["is_intact"]
+        if is_intact
         else f"{name}: of its contents {len(total['damaged'])} damaged and {len(total['missing'])} missing; store them"
         f" again: {repair}"
     )
+    for location in sorted(locations):
+        said += f"\nits cache at {location} has damaged files; replace them: "
+        said += f"yard dataset cache {name} --location {location}"
     session.output.object(total, said)
-    return DONE if total["is_intact"] else FAILED
+    return DONE if is_intact and not locations else FAILED
 
 
 def _spans(sizes: list[int]) -> list[tuple[int, int]]:

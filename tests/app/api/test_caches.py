@@ -5,7 +5,7 @@ from hashlib import sha256
 import pytest
 
 from controlplane.commands.dispatch import carry_out_due
-from datasets.actions.cache_upkeep import distrust_caches
+from datasets.actions.cache_upkeep import verify_caches
 from datasets.models import Cache, CacheLocation, Dataset
 from datasets.queries.caches import store_of
 from datasets.queries.lake import lake_of
@@ -73,6 +73,29 @@ def test_caches_that_share_damaged_content_are_out_of_use_and_repaired_from_the_
     assert (store.tree(str(version.pk)) / "a").read_text() == large
 
 
+def test_a_damaged_file_of_a_cache_is_found_and_repaired_though_the_lake_is_intact(api, cast, dataset):
+    made = api("ben").post("caches", body(dataset)).body
+    wait_until(
+        lambda: not carry_out_due() and api("ben").get(f"caches/{made['id']}").body["state"] == "ready"
+    )
+    version = dataset.versions.get()
+    assert api("ben").post(f"versions/{version.pk}/verify").body["damaged_caches"] == []
+    path = store_of(CacheLocation.objects.get()).tree(str(version.pk)) / "a"
+    path.chmod(0o644)
+    path.write_text("ONE")
+    path.chmod(0o444)
+    found = api("ben").post(f"versions/{version.pk}/verify").body
+    assert (found["is_intact"], found["damaged_caches"]) == (True, ["memory"])
+    reason = api("ben").get(f"caches/{made['id']}").body["reason"]
+    assert reason["code"] == "content_damaged"
+    api("ben").post("caches", body(dataset))
+    wait_until(
+        lambda: not carry_out_due() and api("ben").get(f"caches/{made['id']}").body["state"] == "ready"
+    )
+    assert path.read_text() == "one"
+    assert api("ben").post(f"versions/{version.pk}/verify").body["damaged_caches"] == []
+
+
 def test_a_fill_that_ends_while_its_tree_is_found_damaged_is_repeated_before_jobs_may_use_it(
     api, cast, monkeypatch
 ):
@@ -90,7 +113,7 @@ def test_a_fill_that_ends_while_its_tree_is_found_damaged_is_repeated_before_job
         path.chmod(0o644)
         path.write_text("damaged")
         path.chmod(0o444)
-        distrust_caches([digest])
+        verify_caches([digest])
         lake.verify([digest])
         lake.put_part(digest, 0, memoryview(large.encode()), len(large))
 
