@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.core.exceptions import ValidationError
 from django.core.signing import BadSignature, Signer
@@ -110,7 +111,7 @@ def _cursor(order: Order, values: Sequence[Any]) -> str:
 
 
 def _written(value: Any) -> Any:
-    if isinstance(value, timedelta):
+    if isinstance(value, timedelta | UUID):
         return str(value)
     return value.isoformat() if isinstance(value, datetime) else value
 
@@ -132,5 +133,7 @@ def _position(rows: QuerySet[Any], order: Order, cursor: str) -> list[Any] | Non
 
 
 def _field(rows: QuerySet[Any], name: str) -> Any:
-    annotation = rows.query.annotations.get(name)
-    return annotation.output_field if annotation is not None else rows.model._meta.get_field(name)
+    annotation, meta = rows.query.annotations.get(name), rows.model._meta
+    if annotation is not None:
+        return annotation.output_field
+    return meta.pk if name == "pk" else meta.get_field(name)
