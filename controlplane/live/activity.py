@@ -15,8 +15,11 @@ MOVED_BY = {
     "projects": ("project.", "department."),
     "volumes": ("volume.", "snapshot."),
     "caches": ("cache.", "cache_location."),
+    "datasets": ("dataset.",),
 }
 """Part of the instance -> prefixes of the kinds of events that may change its pages."""
+# These change no list: only the page of one job or file shows them.
+WITHOUT_LIST = ("artifact.", "code.")
 
 State = dict[str, dict[str, Any]]
 
@@ -37,4 +40,6 @@ def activity_after(state: Mapping[str, Any], events: Iterable[tuple[int, str]]) 
 
 def parts_of(kind: str) -> list[str]:
     """Return the parts that an event of this kind may change; all parts for an unknown kind."""
+    if kind.startswith(WITHOUT_LIST):
+        return []
     return [part for part, kinds in MOVED_BY.items() if kind.startswith(kinds)] or [*MOVED_BY]

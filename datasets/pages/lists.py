@@ -72,6 +72,7 @@ DATASETS = ListView(
     name="datasets",
     rows=_rows,
     summary=_summary,
+    live="datasets",
     empty="datasets/empty/datasets.html",
     filters=(NAME_CONTAINS, OF_PROJECT),
     columns=(

@@ -1,11 +1,11 @@
-// The counts in the navigation, fetched again when jobs, projects or nodes change.
+// The counts in the navigation, fetched again when what they count changes.
 
 import { $$, setText } from "./dom.js";
 import { number } from "./format.js";
 import { feed } from "./live.js";
 
 const EVERY = 1000; // milliseconds between two questions
-const COUNTED = ["jobs", "nodes", "projects"];
+const COUNTED = ["jobs", "nodes", "projects", "datasets", "volumes"];
 let askedAt = 0, timer = null, isStale = false;
 
 function look(_, frame) {
