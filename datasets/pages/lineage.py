@@ -16,6 +16,7 @@ from datasets.lineage import Graph, Node
 from datasets.lineage_layout import HEIGHT, WIDTH, draw
 from datasets.models import DatasetVersion, Snapshot
 from datasets.pages.volume_lists import CAUSES, cause_words
+from datasets.queries import lineage as limits
 from datasets.queries.lineage import lineage_of
 from jobs.access import job_for, visible_jobs
 
@@ -57,6 +58,8 @@ def lineage_page(request: HttpRequest, actor: Actor, kind: str, key: str) -> Htt
         "project": getattr(row, "project", None) or row.dataset.project,
         "rows": rows,
         "is_cut": graph.is_cut,
+        "runs": limits.RUNS_MOST,
+        "snapshots": limits.SNAPSHOTS_MOST,
         "picture": picture,
         "boxes": [{"box": box, **shown[box.node.key]} for box in picture.boxes],
         "box_width": WIDTH,

@@ -28,8 +28,10 @@ from datasets.models import Artifact, Dataset, DatasetUse, DatasetVersion, Snaps
 from datasets.queries.code import code_of, digest_of
 from jobs.models import Job
 
-# Limits: runs of one graph, steps from run to run through snapshots, and older versions shown.
-RUNS_MOST, ROUNDS_MOST, PARENTS_MOST = 40, 4, 5
+# Limits: runs of one graph, steps from run to run through snapshots, older versions, and newest snapshots of a run.
+RUNS_MOST, ROUNDS_MOST, PARENTS_MOST, SNAPSHOTS_MOST = 40, 4, 5, 20
+# Attribute of the loaded jobs.
+NEWEST_SNAPSHOTS = "newest_snapshots"
 HIDDEN_DATASET = "a dataset of another project"
 
 Jobs = QuerySet[Job]
@@ -47,9 +49,11 @@ def lineage_of(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs, data
     seen = _seen(datasets, [use.version for job in runs for use in job.dataset_uses.all()])
     for job in runs:
         _add_run(builder, job, seen)
+    _add_older_snapshots(builder, runs, row)
     _add_origins(builder, runs)
     graph = builder.graph(start.key)
-    return replace(graph, is_cut=graph.is_cut or is_cut)
+    has_older = any(len(_newest_snapshots(job)) > SNAPSHOTS_MOST for job in runs)
+    return replace(graph, is_cut=graph.is_cut or is_cut or has_older)
 
 
 def lineage_shape(graph: Graph) -> dict[str, Any]:
@@ -120,9 +124,8 @@ def _runs(first: Sequence[Any], jobs: Jobs) -> tuple[list[Job], bool]:
         "dataset_uses", DatasetUse.objects.select_related("version__dataset__project").order_by("pk")
     )
     kept = Prefetch("artifacts", Artifact.objects.filter(state=Artifact.READY).order_by("name"))
-    taken = Prefetch(
-        "snapshots", Snapshot.objects.order_by("created_at", "number").prefetch_related("cause_rows")
-    )
+    newest = Snapshot.objects.order_by("-created_at", "-number").prefetch_related("cause_rows")
+    taken = Prefetch("snapshots", newest[: SNAPSHOTS_MOST + 1], to_attr=NEWEST_SNAPSHOTS)
     found = list(rows.prefetch_related(uses, reads, kept, taken).order_by("submit_rank"))
     return found, len(known) > RUNS_MOST
 
@@ -154,8 +157,29 @@ def _add_run(builder: Builder, job: Job, seen: Collection[Any]) -> None:
         _add_volume(builder, mount, run)
     for artifact in job.artifacts.all():
         builder.link(run, _artifact(artifact), artifact.path)
-    for snapshot in job.snapshots.all():
+    # Newest first in the rows, oldest first in the graph.
+    for snapshot in reversed(_newest_snapshots(job)[:SNAPSHOTS_MOST]):
         builder.link(run, _snapshot(snapshot), ",".join(snapshot.causes))
+
+
+def _newest_snapshots(job: Job) -> list[Snapshot]:
+    """Return the newest snapshots of a job that `_runs` loaded, at most SNAPSHOTS_MOST + 1."""
+    found: list[Snapshot] = vars(job)[NEWEST_SNAPSHOTS]
+    return found
+
+
+def _add_older_snapshots(builder: Builder, runs: Sequence[Job], row: object) -> None:
+    """Link the runs to the snapshots that the graph needs though newer ones of the run have taken the room: `row`, and
+    those from which volumes of the runs were restored."""
+    origins = [mount.volume.origin for job in runs for mount in job.volume_uses.all()]
+    needed = {origin["id"] for origin in origins if origin.get("kind") == SNAPSHOT}
+    if isinstance(row, Snapshot):
+        needed.add(str(row.pk))
+    known: dict[UUID | None, Job] = {job.pk: job for job in runs}
+    needed -= {str(one.pk) for job in runs for one in _newest_snapshots(job)[:SNAPSHOTS_MOST]}
+    rows = Snapshot.objects.filter(pk__in=needed, job__in=runs).prefetch_related("cause_rows")
+    for snapshot in rows.order_by("created_at", "number") if needed else ():
+        builder.link(_run(known[snapshot.job_id]), _snapshot(snapshot), ",".join(snapshot.causes))
 
 
 def _add_volume(builder: Builder, mount: VolumeUse, run: Node) -> None:

@@ -37,9 +37,6 @@ $(".nav-toggle")?.addEventListener("click", (event) => {
   event.currentTarget.setAttribute("aria-expanded", open);
 });
 
-// A lineage may be wider than the page: scroll its start object into view.
-$(".lineage .start")?.scrollIntoView({ block: "nearest", inline: "nearest" });
-
 // Close a menu on a click elsewhere or when the focus leaves it.
 addEventListener("click", (event) => {
   for (const menu of $$("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;

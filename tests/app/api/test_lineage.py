@@ -139,3 +139,24 @@ def test_a_lineage_without_all_runs_is_marked_as_cut(chain, cast, api, monkeypat
     answer = api("ben").get(f"versions/{version.pk}/lineage")
     assert answer.body["is_cut"] is True
     assert len([one for one in answer.body["nodes"] if one["kind"] == "job"]) == 1
+
+
+def test_of_a_run_the_newest_snapshots_are_shown_and_those_that_lead_somewhere(
+    chain, cast, api, client, monkeypatch
+):
+    _, first, train1, *_ = chain
+    volume = train1.volume_uses.get().volume
+    for _ in range(4):
+        snapshot = make_snapshot(volume)
+        type(snapshot).objects.filter(pk=snapshot.pk).update(job=train1)
+    shown = names(api("ben").get(f"jobs/{train1.pk}/lineage"))
+    assert {f"snapshot state@{number}" for number in range(1, 6)} <= shown
+    monkeypatch.setattr("datasets.queries.lineage.SNAPSHOTS_MOST", 2)
+    answer = api("ben").get(f"jobs/{train1.pk}/lineage")
+    # state@1 was restored, and state@2 and state@3 lead nowhere
+    found = {one for one in names(answer) if one.startswith("snapshot")}
+    assert (found, answer.body["is_cut"]) == ({f"snapshot state@{at}" for at in (1, 4, 5)}, True)
+    old = type(first).objects.get(volume=volume, number=2)
+    assert {"snapshot state@2", "job train1"} <= names(api("ben").get(f"snapshots/{old.pk}/lineage"))
+    client.force_login(cast.ben)
+    assert "the newest 2 snapshots of each" in client.get(f"/lineage/job/{train1.pk}").content.decode()
