@@ -10,7 +10,7 @@ from jobs.fields.values import Value
 # Headings that group the options in `yard help submit`.
 PROGRAM, PODS, DATA, POLICY = "what runs", "what each pod gets", "data and ports", "how it is scheduled"
 # Sections of the submit form; the template has their headings.
-TOP, RUNS, NEEDS, WRITES, MORE = "top", "runs", "needs", "writes", "more"
+TOP, RUNS, NEEDS, READS, WRITES, MORE = "top", "runs", "needs", "reads", "writes", "more"
 # Limits on the text of one form field. Longer text is refused before it is parsed, because splitting a
 # command takes time quadratic in its longest word.
 SHORT, LONG = 1024, 16 * 1024
