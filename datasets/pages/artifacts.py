@@ -27,11 +27,11 @@ from jobs.models import Job
 
 CHILDREN_SHOWN, ARTIFACTS_SHOWN = 200, 20
 LOOKS = {
-    Artifact.WAITING: ("waiting", gettext_lazy("When the job ends")),
-    Artifact.KEEPING: ("busy", gettext_lazy("Being kept")),
+    Artifact.WAITING: ("second", gettext_lazy("When the job ends")),
+    Artifact.KEEPING: ("accent", gettext_lazy("Being kept")),
     Artifact.READY: ("good", gettext_lazy("Kept")),
     Artifact.FAILED: ("bad", gettext_lazy("Failed")),
-    Artifact.SKIPPED: ("waiting", gettext_lazy("Not kept")),
+    Artifact.SKIPPED: ("second", gettext_lazy("Not kept")),
 }
 
 

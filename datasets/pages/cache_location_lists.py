@@ -61,7 +61,7 @@ def _room(row: Row) -> str:
     total = committed + row["free_bytes"] if room is None else room
     share = committed / total if total else 0.0
     text = cells.of_total(formats.size(committed), formats.size(total))
-    return format_html("{} {}", text, meter(share, "busy" if share > NEARLY_FULL else ""))
+    return format_html("{} {}", text, meter(share, "warning" if share > NEARLY_FULL else ""))
 
 
 def _committed() -> Combinable:

@@ -166,7 +166,9 @@ def _file_address(version: DatasetVersion | None, path: str) -> str:
 
 def _address(dataset: Dataset, version: DatasetVersion, **fields: str) -> str:
     filled = {"version": version.name} | {name: text for name, text in fields.items() if text}
-    return f"{reverse('dataset-files', args=[dataset.pk])}?{urlencode(filled)}"
+    # On a narrow screen the file is below the list.
+    place = "#file" if fields.get("file") else ""
+    return f"{reverse('dataset-files', args=[dataset.pk])}?{urlencode(filled)}{place}"
 
 
 def _preview(reads: PageReads, version: DatasetVersion, entry: Entry) -> dict[str, Any]:

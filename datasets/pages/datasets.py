@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
@@ -26,7 +27,7 @@ from datasets.queries.caches import cache_rows, cache_shapes, jobs_with
 from datasets.queries.datasets import dataset_shape, version_rows, version_shapes
 from datasets.queries.registrations import registration_shape
 
-VERSIONS_SHOWN, SUBSETS_SHOWN, JOBS_SHOWN, REGISTRATIONS_SHOWN = 100, 100, 50, 3
+VERSIONS_SHOWN, SUBSETS_SHOWN, CACHES_SHOWN, JOBS_SHOWN, REGISTRATIONS_SHOWN = 100, 100, 100, 50, 3
 VERSIONS_OFFERED = 100
 # What is said of a version with several caches: the first of these states that one of them has.
 _CACHED = (
@@ -51,16 +52,18 @@ def dataset_page(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
     """Show one dataset: its versions, its caches, and the jobs that mount it."""
     dataset = dataset_for(actor, dataset_id)
     versions = version_shapes(version_rows(dataset.versions.whole().order_by("-number")[:VERSIONS_SHOWN]))
-    rows = cache_rows(Cache.objects.filter(version__dataset=dataset).order_by("-created_at", "pk"))
-    about = _about_caches(dataset, rows)
+    subsets = _subsets(dataset)
+    caches = Cache.objects.filter(version__dataset=dataset).order_by("-created_at", "pk")
+    about = _about_caches(dataset, [UUID(row["id"]) for row in (*versions, *subsets)])
     visible = visible_project_ids(actor)
     context = {
         **dataset_context(actor, dataset),
         "versions": [version | about(version["id"]) for version in versions],
         "has_more_versions": dataset.latest > len(versions),
         "registrations": _registrations(dataset),
-        "subsets": _subsets(dataset, about),
-        "caches": cache_shapes(rows),
+        "subsets": [subset | about(subset["id"]) for subset in subsets],
+        "caches": cache_shapes(cache_rows(caches[:CACHES_SHOWN])),
+        "cache_count": caches.count(),
         "uses": jobs_with(dataset, None if visible is None else list(visible))[:JOBS_SHOWN],
     }
     return show(request, actor, "datasets/dataset.html", context)
@@ -76,16 +79,16 @@ def _registrations(dataset: Dataset) -> list[dict[str, Any]]:
     return [registration_shape(row) for row in shown]
 
 
-def _about_caches(dataset: Dataset, caches: Sequence[Cache]) -> Callable[[str], dict[str, Any]]:
-    """Return a function that gives, for a version's id, {"may_cache", "cached"}. `may_cache`: the names of the
-    locations that have no cache of it yet; [""] for a cluster without named locations. `cached`: the state of its
-    caches in a word, "" without any."""
+def _about_caches(dataset: Dataset, versions: Sequence[UUID]) -> Callable[[str], dict[str, Any]]:
+    """Return a function that gives, for the id of one of these versions, {"may_cache", "cached"}. `may_cache`: the
+    names of the locations that have no cache of it yet; [""] for a cluster without named locations. `cached`: the
+    state of its caches in a word, "" without any."""
     cluster = dataset.project.cluster
     ordered = sorted(locations_of(cluster), key=lambda location: (not location.is_default, location.name))
     names = [location.name for location in ordered]
     known, owner = location_names(cluster) if names else {}, owner_of(cluster, dataset.project_id)
     states: dict[str, dict[str, str]] = defaultdict(dict)
-    for cache in caches:
+    for cache in Cache.objects.filter(version__in=versions).select_related("location"):
         if not names or cache.location.project_id == owner:
             states[str(cache.version_id)][known.get(cache.location_id, "")] = cache.state
     return lambda version: {
@@ -94,10 +97,10 @@ def _about_caches(dataset: Dataset, caches: Sequence[Cache]) -> Callable[[str], 
     }
 
 
-def _subsets(dataset: Dataset, about: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
+def _subsets(dataset: Dataset) -> list[dict[str, Any]]:
     rows = dataset.versions.exclude(subset="").order_by("-number", "subset")[:SUBSETS_SHOWN]
     return [
-        subset | {"name": f"{subset['number']}/{subset['subset']}"} | about(subset["id"])
+        subset | {"name": f"{subset['number']}/{subset['subset']}"}
         for subset in version_shapes(version_rows(rows))
     ]
 

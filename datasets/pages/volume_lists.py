@@ -21,7 +21,7 @@ from datasets.models.volumes import CREATING, DELETING, FAILED, MANY_JOBS, ONE_J
 from datasets.queries.volumes import snapshot_rows, snapshot_shapes, volume_shapes
 from jobs.models import Job
 
-TONES = {READY: "good", CREATING: "busy", PENDING: "busy", DELETING: "waiting", FAILED: "bad"}
+TONES = {READY: "good", CREATING: "accent", PENDING: "accent", DELETING: "second", FAILED: "bad"}
 STATES = {
     READY: _("Ready"),
     CREATING: _("Being made"),
@@ -40,6 +40,8 @@ CAUSES = {
     "best_metric": _("best metric"),
 }
 JOBS_SHOWN, SNAPSHOTS_OF_JOB = 3, 20
+# The share of its size from which a volume's use is coloured.
+NEARLY_FULL = 0.9
 
 
 def state_badge(state: str) -> str:
@@ -53,7 +55,15 @@ def used(row: Row) -> str:
         return format_html('<span class="second">{}</span>', formats.binary_size(row["size_bytes"]))
     share = row["used_bytes"] / row["size_bytes"]
     text = cells.of_total(formats.binary_size(row["used_bytes"]), formats.binary_size(row["size_bytes"]))
-    return format_html("{} {}", text, meter(share, "bad" if share > 1 else ""))
+    return format_html("{} {}", text, meter(share, fullness(share)))
+
+
+def fullness(share: float | None) -> str:
+    """Return the tone of a volume's use, a share of its size: "bad" if it holds more, "warning" if it is nearly full,
+    else ""."""
+    if share is None or share < NEARLY_FULL:
+        return ""
+    return "bad" if share > 1 else "warning"
 
 
 def jobs(row: Row) -> str:
@@ -70,6 +80,10 @@ def jobs(row: Row) -> str:
     return format_html("{} {}", links, gettext("and %d more") % more) if more > 0 else links
 
 
+def _mode(row: Row) -> str:
+    return format_html('<span class="nowrap">{}</span>', MODES[row["access_mode"]])
+
+
 def cause_words(causes: Iterable[str]) -> str:
     """Return what a snapshot was taken for as a text; a word that is no cause stays as it is."""
     return ", ".join(str(CAUSES.get(cause, cause)) for cause in causes)
@@ -79,7 +93,11 @@ def progress_words(snapshot: Row) -> str:
     """Return the job's epoch, accuracy and loss at the time of the snapshot as a text; "" if none is recorded."""
     found = snapshot["progress"]
     labels = (("epoch", gettext("epoch")), ("accuracy", gettext("accuracy")), ("loss", gettext("loss")))
-    shown = [f"{label} {found[name]:g}" for name, label in labels if isinstance(found.get(name), int | float)]
+    shown = [
+        f"{label} {formats.figure(found[name])}"
+        for name, label in labels
+        if isinstance(found.get(name), int | float)
+    ]
     return ", ".join(shown)
 
 
@@ -140,9 +158,9 @@ VOLUMES = ListView(
         ),
         Column("state", _("State"), lambda row: state_badge(row["state"]), "state"),
         Column("used", _("Used"), used, "used_bytes", "num", is_nullable=True, falls=True),
-        Column("mode", _("Access"), lambda row: str(MODES[row["access_mode"]]), "access_mode", "quiet"),
+        Column("mode", _("Access"), _mode, "access_mode", "quiet"),
         Column("class", _("Class"), cells.text("storage_class"), "storage_class", "quiet"),
         Column("jobs", _("Mounted by"), jobs),
-        time_column("created", _("Created"), "created_at", "num quiet aside"),
+        time_column("created", _("Created"), "created_at", "num quiet nowrap aside"),
     ),
 )

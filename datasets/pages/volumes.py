@@ -8,7 +8,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.access import Actor, role_in
@@ -39,9 +39,15 @@ from datasets.actions.volumes import (
 from datasets.models import Volume
 from datasets.models.volumes import CREATING
 from datasets.pages.creation import new_page
-from datasets.pages.volume_lists import MODES, VOLUMES, snapshots_shown, state_badge
+from datasets.pages.volume_lists import MODES, VOLUMES, fullness, snapshots_shown, state_badge
 from datasets.queries.volume_files import BeingRead, file_response, list_files
-from datasets.queries.volumes import claims_volumes, storage_class_named, storage_classes_shown, volume_shape
+from datasets.queries.volumes import (
+    claims_volumes,
+    storage_class_named,
+    storage_classes_shown,
+    unfinished_uses,
+    volume_shape,
+)
 from datasets.storage.base import Blocked, ContentMissing
 from jobs.fields.mounts import access_mode, size_bytes
 
@@ -158,18 +164,26 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
     directory = request.GET.get("directory", "").strip("/")
     files, has_more, why_none, is_being_read = _files(volume, directory, request.GET.get("after", ""))
     origin, is_claim = shown["origin"] or {}, claims_volumes(volume.project)
+    share = None if volume.used_bytes is None else volume.used_bytes / volume.size_bytes
+    snapshots = snapshots_shown(volume.snapshots.order_by("-number")[:SNAPSHOTS_SHOWN])
+    snapshot_count = volume.snapshots.count()
     found = None if is_claim else storage_class_named(volume.storage_class)
     return {
         "volume": shown,
         "palette_index": volume.project.palette_index,
         "state": state_badge(volume.state),
-        "share": None if volume.used_bytes is None else volume.used_bytes / volume.size_bytes,
+        "share": share,
+        "fullness": fullness(share),
         "mode": MODES[volume.access_mode],
         "modes": MODES.items(),
         "tiers": list(found.service_tiers) if found else [],
         "is_tier_enforced": bool(found and found.is_tier_enforced),
         "is_claim": is_claim,
-        "snapshots": snapshots_shown(volume.snapshots.order_by("-number")[:SNAPSHOTS_SHOWN]),
+        "job_count": unfinished_uses(volume).count(),
+        "snapshots": snapshots,
+        "snapshot_count": snapshot_count,
+        "has_more_snapshots": snapshot_count > len(snapshots),
+        "rules": _rules(volume),
         "directory": directory,
         "crumbs": _crumbs(directory),
         "files": files,
@@ -209,6 +223,20 @@ def _ask(volume: Volume, waits: BeingRead) -> str:
     except Conflict as conflict:
         return conflict.detail
     return str(waits)
+
+
+def _rules(volume: Volume) -> str:
+    """Return how often snapshots are taken and which of them are kept, as text."""
+    rules, kept = list[str](), list[str]()
+    if volume.snapshot_minutes:
+        rules.append(_("every {time}").format(time=write_duration(60 * volume.snapshot_minutes)))
+    if volume.keep_last:
+        kept.append(_("the last {count}").format(count=formats.number(volume.keep_last)))
+    if days := volume.keep_days:
+        words = ngettext("for {count} day", "for {count} days", days)
+        kept.append(words.format(count=formats.number(days)))
+    rules.append(_("kept: {rules}").format(rules=", ".join(kept)) if kept else _("all are kept"))
+    return "; ".join(rules)
 
 
 def _again(response: HttpResponse) -> HttpResponse:

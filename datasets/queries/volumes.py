@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Window
+from django.db.models.functions import RowNumber
 
 from controlplane.engines.base import Mount
 from controlplane.engines.kinds import engine_kind, engine_kinds
@@ -253,9 +254,7 @@ def volume_shapes(volumes: Sequence[Volume]) -> list[dict[str, Any]]:
     """Return volumes in REST form, with the unfinished jobs that mount them; at most three more queries for
     any number."""
     uses: defaultdict[Any, list[VolumeUse]] = defaultdict(list)
-    rows = VolumeUse.objects.filter(volume__in=[volume.pk for volume in volumes])
-    rows = rows.exclude(job__state__in=FINAL_STATES).select_related("job").order_by("job__submit_rank")
-    for use in rows:
+    for use in _first_uses(volumes):
         uses[use.volume_id].append(use)
     progress = progress_of(VOLUME, [volume.pk for volume in volumes if volume.state != READY])
     # A cluster's storage class may have the same name as one configured here.
@@ -290,6 +289,17 @@ def progress_of(subject: str, keys: Sequence[Any]) -> dict[str, dict[str, Any]]:
         for subject_id, progress in rows.values_list("subject_id", "progress")
         if progress
     }
+
+
+def _first_uses(volumes: Sequence[Volume]) -> QuerySet[VolumeUse]:
+    """Return the mounts of these volumes by unfinished jobs, for each volume at most USES_SHOWN, in the order in which
+    the jobs were submitted."""
+    rows = VolumeUse.objects.filter(volume__in=[volume.pk for volume in volumes])
+    place = Window(RowNumber(), partition_by="volume", order_by="job__submit_rank")
+    rows = rows.exclude(job__state__in=FINAL_STATES).annotate(place=place).filter(place__lte=USES_SHOWN)
+    # Without the specs of the jobs, of which there may be thousands.
+    columns = ("volume_id", "mount_path", "is_read_only", "job__name", "job__state")
+    return rows.select_related("job").only(*columns).order_by("job__submit_rank")
 
 
 def _volume_shape(
@@ -327,7 +337,7 @@ def _volume_shape(
             "message": volume.message or _size_message(volume),
             "progress": progress,
         },
-        "jobs": [_use_shape(use) for use in uses[:USES_SHOWN]],
+        "jobs": [_use_shape(use) for use in uses],
     }
 
 

@@ -28,6 +28,8 @@ def picture(width: int = 96, height: int = 64) -> bytes:
     )
 
 
+# As long as a name may be, without a place to break it at.
+LONG_SUBSET = "validation-of-the-second-annotator-" + "x" * 28
 FILES = {
     "readme.txt": b"Chest X-rays, labelled by two readers.\n" * 20,
     "labels.csv": b"name,label\nscan.png,healthy\n",
@@ -46,7 +48,8 @@ def fill_datasets(yard: Yard) -> dict[str, str]:
         yard, dataset["id"], 1, FILES | {"labels.csv": b"name,label\nscan.png,ill\n", "more.txt": b"more"}, ""
     )
     yard.call("POST", f"/datasets/{dataset['id']}/tags", {"name": "golden", "version": "1"})
-    yard.call("POST", f"/versions/{first}/subsets", {"name": "pictures", "include": ["images/"]})
+    for name in ("pictures", LONG_SUBSET):
+        yard.call("POST", f"/versions/{first}/subsets", {"name": name, "include": ["images/"]})
     empty = yard.call("POST", "/projects/team-a/datasets", {"name": "empty", "is_shared": True})
     cache = yard.call("POST", "/caches", {"version_id": first})["id"]
     yard.call(

@@ -9,11 +9,15 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from controlplane.access import SYSTEM
+from controlplane.models import Project
+from datasets.actions.caches import cache_version, location_for
+from datasets.models import Dataset, Snapshot, Volume
 from jobs.models import Job
 from tests.app.api.client import Api
 from tests.builders import make_job, make_project, make_user
 from tests.cast import make_cast
-from tests.datasets import make_dataset
+from tests.datasets import make_dataset, make_subset, make_version
 from tests.loop.plant import Plant
 from tests.volumes import make_snapshot, make_volume
 
@@ -61,6 +65,52 @@ def count_of(path: str) -> int:
     with CaptureQueriesContext(connection) as captured:
         send(path)
     return len(captured)
+
+
+def data_pages() -> dict[str, str]:
+    """The page of one dataset, of one volume, of one job with its snapshots, and of their lineage, by name."""
+    project = Project.objects.get(name="first-0")
+    dataset, volume = Dataset.objects.get(project=project), Volume.objects.get(project=project)
+    job = Job.objects.filter(project=project).earliest("created_at")
+    version = dataset.versions.whole().get(number=1)
+    return {
+        "dataset": f"/datasets/{dataset.pk}",
+        "files": f"/datasets/{dataset.pk}/files",
+        "diff": f"/datasets/{dataset.pk}/diff",
+        "volume": f"/volumes/{volume.pk}",
+        "job": f"/jobs/{job.pk}",
+        "lineage": f"/lineage/job/{job.pk}",
+        "lineage of a version": f"/lineage/version/{version.pk}",
+    }
+
+
+def add_data(count: int) -> None:
+    """More of everything that these pages show: versions, caches, subsets, snapshots, and jobs that mount them."""
+    project = Project.objects.get(name="first-0")
+    dataset, volume = Dataset.objects.get(project=project), Volume.objects.get(project=project)
+    location = location_for(project.cluster)
+    job = Job.objects.filter(project=project).earliest("created_at")
+    for _ in range(count):
+        version = make_version(dataset, {f"file-{dataset.latest}": "text"})
+        make_subset(version, "part", "file-*")
+        cache_version(version, location, actor=SYSTEM)
+        snapshot = make_snapshot(volume)
+        Snapshot.objects.filter(pk=snapshot.pk).update(job=job)
+        name, at = f"reads-{snapshot.number}", {"mount_path": "/data"}
+        datasets, volumes = (
+            [{"dataset": "data", "version": "latest"} | at],
+            [{"volume": "data", "mount_path": "/mnt"}],
+        )
+        make_job(project, name, gpus=0, datasets=datasets, volumes=volumes)
+
+
+@pytest.mark.usefixtures("own_lakes", "own_volumes")
+def test_pages_of_data_ask_the_same_questions_of_few_and_of_many_rows(plant: Plant) -> None:
+    add_data(2)
+    few = {name: count_of(path) for name, path in data_pages().items()}
+    add_data(5)
+    many = {name: count_of(path) for name, path in data_pages().items()}
+    assert many == few, "queries grow with rows"
 
 
 def test_lists_ask_the_same_questions_of_few_and_of_many_rows(plant: Plant) -> None:

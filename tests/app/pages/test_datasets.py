@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from datasets.actions.caches import cache_version, location_for
 from datasets.models import Cache, Dataset
 from datasets.previews import is_picture, text_of
 from tests.builders import make_job
@@ -154,3 +155,22 @@ def test_addresses_that_name_nothing_are_no_fault(cast: Cast, dataset: Dataset, 
         assert get(cast, "vera", f"/datasets/{dataset.pk}/files?{field}={nasty}").status_code in (200, 404)
     for field in ("before", "after"):
         assert get(cast, "vera", f"/datasets/{dataset.pk}/diff?{field}={nasty}").status_code in (200, 404)
+
+
+def test_caches_are_counted_and_the_newest_shown(
+    cast: Cast, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("datasets.pages.datasets.CACHES_SHOWN", 1)
+    for version in dataset.versions.order_by("number"):
+        cache_version(version, location_for(cast.project.cluster), actor=cast.actor("ben"))
+    page = get(cast, "vera", f"/datasets/{dataset.pk}").content.decode()
+    assert '<span>2</span></span><span class="under">versions beside the GPUs' in page
+    assert page.count("Queued") == 1
+    assert "yard dataset caches xray -p team-a" in page
+
+
+def test_the_list_and_the_jobs_of_a_dataset_are_live(cast: Cast, dataset: Dataset):
+    listed = get(cast, "vera", "/datasets").content.decode()
+    assert 'id="datasets-list" data-live="activity" data-live-only="datasets"' in listed
+    page = get(cast, "vera", f"/datasets/{dataset.pk}").content.decode()
+    assert 'id="dataset-jobs" data-live="activity" data-live-only="jobs"' in page

@@ -150,3 +150,49 @@ def test_changes_from_the_page_and_their_refusals(cast, volume):
     work()
     ana.post(f"/volumes/{volume.pk}/delete")
     assert Volume.objects.get(pk=volume.pk).state == "deleting"
+
+
+def test_all_snapshots_are_counted_and_the_newest_shown(cast, volume, monkeypatch):
+    monkeypatch.setattr("datasets.pages.volumes.SNAPSHOTS_SHOWN", 2)
+    for _ in range(3):
+        make_snapshot(volume)
+    page = text(client(cast.vera).get(f"/volumes/{volume.pk}"))
+    assert ["data@1<" in page, "data@2<" in page, "data@3<" in page] == [False, True, True]
+    assert "<span>3</span>" in page
+    assert "yard snapshot list --volume data -p team-a" in page
+    monkeypatch.setattr("datasets.pages.volumes.SNAPSHOTS_SHOWN", 3)
+    assert "yard snapshot list" not in text(client(cast.vera).get(f"/volumes/{volume.pk}"))
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({}, "all are kept"),
+        ({"keep_last": 5}, "kept: the last 5"),
+        (
+            {"keep_last": 5, "keep_days": 30, "snapshot_minutes": 60},
+            "every 1h; kept: the last 5, for 30 days",
+        ),
+        ({"keep_days": 1}, "kept: for 1 day"),
+    ],
+)
+def test_the_rules_of_its_snapshots_are_one_sentence(cast, volume, rules, words):
+    Volume.objects.update(**rules)
+    assert f'title="{words}"' in text(client(cast.vera).get(f"/volumes/{volume.pk}"))
+
+
+def test_a_job_shows_why_its_snapshot_failed_and_rounded_numbers(cast, volume):
+    job = make_job(cast.project, user=cast.ana)
+    snapshot = make_snapshot(volume)
+    state = {"state": "failed", "message": "The storage did not answer.", "progress": {"loss": 0.000949667}}
+    Snapshot.objects.filter(pk=snapshot.pk).update(job=job, **state)
+    page = text(client(cast.vera).get(f"/jobs/{job.pk}"))
+    assert "The storage did not answer." in page
+    assert "loss 0.00095" in page
+
+
+def test_a_volume_that_holds_more_than_its_size_says_so_in_red(cast, volume):
+    Volume.objects.update(used_bytes=volume.size_bytes * 2, message="It holds more than its size.")
+    page = text(client(cast.vera).get(f"/volumes/{volume.pk}"))
+    assert '<p class="reason bad">It holds more than its size.</p>' in page
+    assert 'class="meter bad"' in text(client(cast.vera).get("/volumes"))
