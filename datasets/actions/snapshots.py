@@ -66,9 +66,9 @@ def take_snapshot(
     return snapshot
 
 
-def restore_snapshot(snapshot: Snapshot, name: str, *, actor: Actor) -> Volume:
-    """Create a volume from a snapshot; the snapshot and its volume are unchanged. Raises Conflict if the snapshot is
-    not ready, and as `create_volume`."""
+def restore_snapshot(snapshot: Snapshot, name: str, *, access_mode: str = "", actor: Actor) -> Volume:
+    """Create a volume from a snapshot; the snapshot and its volume are unchanged. `access_mode`: "" for that of its
+    volume. Raises Conflict if the snapshot is not ready, and as `create_volume`."""
     with transaction.atomic():
         reread(snapshot, lock=True)
         if snapshot.state != READY:
@@ -79,6 +79,8 @@ def restore_snapshot(snapshot: Snapshot, name: str, *, actor: Actor) -> Volume:
         fields = {"name": name, "size": snapshot.volume_bytes, "storage_class": snapshot.storage_class}
         if source is not None:
             fields |= {"access_mode": source.access_mode, "service_tier": source.service_tier}
+        if access_mode:
+            fields["access_mode"] = access_mode
         origin = {
             "kind": SNAPSHOT,
             "id": str(snapshot.pk),
@@ -122,6 +124,11 @@ def snapshot_ready(snapshot_id: str, taken: Taken, consistency: str) -> None:
     }
     if Snapshot.objects.filter(pk=snapshot_id, state=PENDING).update(state=READY, **fields):
         happened("snapshot.ready", Snapshot.objects.get(pk=snapshot_id), "system")
+
+
+def snapshot_cut(snapshot_id: str, consistency: str) -> None:
+    """Write the consistency of a pending snapshot (by id) whose content its storage has, though it is not ready."""
+    Snapshot.objects.filter(pk=snapshot_id, state=PENDING).update(consistency=consistency)
 
 
 def snapshot_waits(snapshot_id: str, reason: str, message: str) -> None:

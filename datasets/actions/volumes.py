@@ -121,9 +121,9 @@ def _hold_cluster(project: Project) -> None:
         )
 
 
-def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:
-    """Create a volume with the content that `volume` has when the copy is made. Raises Conflict if `volume` is
-    not ready, and as `create_volume`."""
+def clone_volume(volume: Volume, name: str, *, access_mode: str = "", actor: Actor) -> Volume:
+    """Create a volume with the content that `volume` has when the copy is made. `access_mode`: "" for that of
+    `volume`. Raises Conflict if `volume` is not ready, and as `create_volume`."""
     with transaction.atomic():
         _lock_ready(volume)
         fields = {
@@ -131,7 +131,7 @@ def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:
             "size": volume.size_bytes,
             "storage_class": volume.storage_class,
             "service_tier": volume.service_tier,
-            "access_mode": volume.access_mode,
+            "access_mode": access_mode or volume.access_mode,
         }
         origin = {"kind": VOLUME, "id": str(volume.pk), "name": volume.name}
         return create_volume(volume.project, fields, actor=actor, origin=origin)
@@ -192,7 +192,7 @@ def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume
         _lock_ready(volume)
         if claims_volumes(volume.project) and access_mode != volume.access_mode:
             detail = (
-                f"Kubernetes cannot change a claim's access mode. Clone {volume.name}, or restore a snapshot."
+                f"Kubernetes cannot change a claim's access mode. Clone {volume.name} with the other one."
             )
             raise Conflict("access_mode_fixed", detail)
         running = running_jobs(volume)

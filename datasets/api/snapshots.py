@@ -19,9 +19,13 @@ from datasets.queries.volumes import (
     snapshots_taken_for,
     volume_shape,
 )
+from jobs.fields.mounts import ACCESS_MODES, access_mode
 
 NEW_SNAPSHOT = {"volume": BodyField(fields.text(36), {**STRING, "format": "uuid"}, is_required=True)}
-RESTORE = {"name": label_field(63, is_required=True)}
+RESTORE = {
+    "name": label_field(63, is_required=True),
+    "access_mode": BodyField(access_mode, {**STRING, "enum": list(ACCESS_MODES)}),
+}
 CAUSES = query.texts("With these causes.")
 SNAPSHOTS = Listing(
     SNAPSHOT,
@@ -73,4 +77,4 @@ class SnapshotRestore(ApiView):
     @operation("Create a volume from a snapshot", answer=ref("Volume"), status=201, body=RESTORE)
     def post(self, call: Call, snapshot_id: str) -> Answer:
         snapshot = snapshot_for(call.actor, snapshot_id, needed=Role.MEMBER)
-        return Answer(volume_shape(restore_snapshot(snapshot, call.body["name"], actor=call.actor)), 201)
+        return Answer(volume_shape(restore_snapshot(snapshot, **call.body, actor=call.actor)), 201)

@@ -56,7 +56,7 @@ NEW_VOLUME = {
     "access_mode": BodyField(access_mode, MODE),
     **RULES,
 }
-CLONE = {"name": _label}
+CLONE = {"name": _label, "access_mode": BodyField(access_mode, MODE)}
 RESIZE = {"size": BodyField(size_bytes, SIZE, is_required=True)}
 ACCESS_MODE = {"access_mode": BodyField(access_mode, MODE, is_required=True)}
 SERVICE_TIER = {"service_tier": BodyField(fields.text(63), STRING, is_required=True)}
@@ -136,7 +136,8 @@ class VolumeClone(ApiView):
 
     @operation("Create a copy of a volume", answer=ref("Volume"), status=201, body=CLONE)
     def post(self, call: Call, volume_id: str) -> Answer:
-        return _apply(call, volume_id, clone_volume, "name", 201)
+        volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
+        return Answer(volume_shape(clone_volume(volume, **call.body, actor=call.actor)), 201)
 
 
 class VolumeAccessMode(ApiView):
@@ -163,9 +164,9 @@ def _answer(call: Call, volume: Volume, status: int = 200) -> Answer:
     return Answer(trimmed(call, volume_shape(volume)), status, revision=_revision(volume))
 
 
-def _apply(call: Call, volume_id: str, action: Action, field: str, status: int = 200) -> Answer:
+def _apply(call: Call, volume_id: str, action: Action, field: str) -> Answer:
     volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
-    return Answer(volume_shape(action(volume, call.body[field], actor=call.actor)), status)
+    return Answer(volume_shape(action(volume, call.body[field], actor=call.actor)))
 
 
 def _revision(volume: Volume) -> Any:

@@ -302,7 +302,8 @@ def _minutes(text: str) -> int | None:
 
 
 def _clone(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:
-    return clone_volume(volume, dns_label(63)(posted.get("name", "").strip()), actor=actor)
+    name, mode = dns_label(63)(posted.get("name", "").strip()), posted.get("access_mode", "")
+    return clone_volume(volume, name, access_mode=access_mode(mode) if mode else "", actor=actor)
 
 
 def _snapshot(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 from controlplane.cli import formats
-from controlplane.cli.commands.volumes import add_wait, find_volume, show_made, wait_ready
+from controlplane.cli.commands.volumes import add_access_mode, add_wait, find_volume, show_made, wait_ready
 from controlplane.cli.confirmation import add_yes, delete_confirmed
 from controlplane.cli.errors import NOT_FOUND, CliError
 from controlplane.cli.lookup import project_rows
@@ -79,6 +79,7 @@ def restore_arguments(parser: Parser) -> None:
     parser.examples = ["yard snapshot restore data@3 --to data-back --wait"]
     parser.add_argument("snapshot", metavar="SNAPSHOT", help="such as data@3")
     parser.add_argument("--to", required=True, metavar="NAME", help="the new volume")
+    add_access_mode(parser)
     add_wait(parser)
 
 
@@ -86,7 +87,8 @@ def restore(args: Namespace, session: Session) -> None:
     """Create a volume with a snapshot's content. The snapshot and the volume that it was taken of stay unchanged. With
     --wait, wait until the new volume is ready."""
     snapshot = find_snapshot(session, args.snapshot)
-    volume = session.client.post(f"snapshots/{snapshot['id']}/restore", {"name": args.to})
+    body = {"name": args.to, **given({"access_mode": args.access_mode})}
+    volume = session.client.post(f"snapshots/{snapshot['id']}/restore", body)
     like = f"--like {snapshot['job']} " if snapshot["job"] else "... "
     show_made(args, session, volume, f"run on it: yard submit NAME {like}--pvc {args.to}:PATH")
 

@@ -328,16 +328,26 @@ def schedule(args: Namespace, session: Session) -> None:
 
 
 def clone_arguments(parser: Parser) -> None:
-    parser.examples = ["yard volume clone data data-2 --wait"]
+    parser.examples = [
+        "yard volume clone data data-2 --wait",
+        "yard volume clone data shared --access-mode ReadWriteMany",
+    ]
     _named(parser)
     parser.add_argument("copy", metavar="NEW")
+    add_access_mode(parser)
     add_wait(parser)
 
 
 def clone(args: Namespace, session: Session) -> None:
     """Create a volume with a copy of another volume's content. With --wait, wait until it is ready."""
-    volume = _post(session, args.name, "clone", {"name": args.copy})
+    body = {"name": args.copy, **given({"access_mode": args.access_mode})}
+    volume = _post(session, args.name, "clone", body)
     show_made(args, session, volume, f"mount it: yard submit ... --pvc {args.copy}:/mnt")
+
+
+def add_access_mode(parser: Parser) -> None:
+    """Add --access-mode to a command that copies a volume."""
+    parser.add_argument("--access-mode", choices=ACCESS_MODES, help="of the new volume (default: as before)")
 
 
 def delete_arguments(parser: Parser) -> None:

@@ -193,6 +193,9 @@ def test_a_claim_is_resized_by_its_cluster_and_keeps_its_access_mode(api, cast):
     Volume.objects.update(state="ready")
     path, ben = f"volumes/{volume.pk}", api("ben")
     assert ben.post(f"{path}/access-mode", {"access_mode": "ReadWriteMany"}).code == "access_mode_fixed"
+    shared = ben.post(f"{path}/clone", {"name": "shared", "access_mode": "ReadWriteMany"})
+    assert (shared.status, shared.body["access_mode"]) == (201, "ReadWriteMany"), "as the refusal says"
+    assert ben.post(f"{path}/clone", {"name": "same"}).body["access_mode"] == "ReadWriteOnce"
     assert ben.post(f"{path}/resize", {"size": GIB // 2}).code == "volume_not_smaller"
     assert ben.post(f"{path}/resize", {"size": 2 * GIB}).body["size_bytes"] == GIB
     assert ben.post(f"{path}/resize", {"size": 3 * GIB}).code == "volume_in_use"
