@@ -36,7 +36,7 @@ def is_cancelled(run: CommandRun) -> bool:
 def budget_of(run: CommandRun, seconds: float | None = None) -> Budget:
     """Return a budget of `seconds` (None: without a limit) that also ends when the claim of the command of `run`
     is lost."""
-    return Budget(seconds, partial(is_cancelled, run))
+    return Budget(seconds, partial(is_cancelled, run), run.give_way, run.waited_seconds)
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from controlplane.commands.errors import CommandRefused
+from controlplane.commands.errors import CommandRefused, GivesWay
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.models import Command
 from datasets.actions.snapshots import (
     REMOVE,
     TAKE,
+    snapshot_cut,
     snapshot_failed,
     snapshot_gone,
     snapshot_not_removed,
@@ -49,12 +50,12 @@ class TakeSnapshot(CommandHandler):
             raise CommandRefused("volume_gone", "The volume was deleted before the snapshot was taken.")
         with refusals():
             storage = storage_of_snapshot(snapshot)
-            taken = self._take(snapshot, storage, run)
-            if Snapshot.objects.filter(pk=snapshot.pk).exclude(state=DELETING).exists():
-                return taken
-            # The removal command may have run before the files existed.
-            storage.remove_snapshot(str(snapshot.pk))
-            return None
+            try:
+                return self._take(snapshot, storage, run)
+            finally:
+                if not Snapshot.objects.filter(pk=snapshot.pk).exclude(state=DELETING).exists():
+                    # The removal command may have run before the files existed.
+                    storage.remove_snapshot(str(snapshot.pk))
 
     def on_done(self, command: Command, result: tuple[Taken, str] | None) -> None:
         if result is not None:
@@ -74,14 +75,38 @@ class TakeSnapshot(CommandHandler):
             run.report(size_bytes, total, f"{files} files")
 
         writers = writing_jobs(snapshot.volume)
-        if not writers:
+        is_asked_again = run.is_repeated and claims_volumes(snapshot.project)
+        if not writers or is_asked_again:
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
-            # A job that started meanwhile has written into the files during the copy.
-            return taken, CRASH if writing_jobs(snapshot.volume) else IDLE
+            # A job that started meanwhile has written into the files during the copy. What an earlier try asked the
+            # cluster for may have been cut while programs wrote, unless that try saw it.
+            is_written = writers or writing_jobs(snapshot.volume)
+            return taken, snapshot.consistency or (CRASH if is_written else IDLE)
         with _paused(snapshot.volume, storage, key, writers, run) as pause:
-            taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
-            is_quiet = pause.has_lasted() and writing_jobs(snapshot.volume) == writers
-        return taken, QUIESCED if is_quiet else CRASH
+            settle = _Settling(snapshot, pause, writers)
+            try:
+                taken = storage.take(key, volume, _before(snapshot), budget_of(run), report, settle)
+            except GivesWay:
+                snapshot_cut(key, settle.consistency or CRASH)
+                raise
+            return taken, settle()
+
+
+class _Settling:
+    """Finds the consistency of a snapshot when its content is there, and then lets the programs continue that `pause`
+    stopped. Its later calls return what the first one found."""
+
+    def __init__(self, snapshot: Snapshot, pause: Pause | PodPause, writers: list[str]) -> None:
+        self._snapshot, self._pause, self._writers, self.consistency = snapshot, pause, writers, ""
+
+    def __call__(self) -> str:
+        assert self._snapshot.volume is not None
+        if not self.consistency:
+            is_quiet = self._pause.has_lasted() and writing_jobs(self._snapshot.volume) == self._writers
+            self.consistency = QUIESCED if is_quiet else CRASH
+            # Kept for a try that goes on after this one was killed.
+            snapshot_cut(str(self._snapshot.pk), self.consistency)
+        return self.consistency
 
 
 @register

@@ -67,17 +67,19 @@ class ProvisionVolume(VolumeCommand):
         def report(files: int, size_bytes: int) -> None:
             run.report(size_bytes, origin.get("size_bytes"), f"{files} files")
 
-        if not origin:
-            storage.provision(key, budget)
-        elif origin["kind"] == VOLUME:
-            storage.clone(key, origin["id"], budget, report)
-        else:
-            storage.restore(key, origin["id"], budget, report)
-        if not Volume.objects.filter(pk=volume.pk).exclude(state=DELETING).exists():
-            # The removal command may have run before the directory existed.
-            storage.remove(key)
-            return None
-        return (storage.measure(key, budget, MEASURED_FILES),)
+        try:
+            if not origin:
+                storage.provision(key, budget)
+            elif origin["kind"] == VOLUME:
+                storage.clone(key, origin["id"], budget, report)
+            else:
+                storage.restore(key, origin["id"], budget, report)
+        finally:
+            is_wanted = Volume.objects.filter(pk=volume.pk).exclude(state=DELETING).exists()
+            if not is_wanted:
+                # The removal command may have run before the directory existed.
+                storage.remove(key)
+        return (storage.measure(key, budget, MEASURED_FILES),) if is_wanted else None
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
         return refusal.code in (NOT_MOUNTED, JOB_NOT_DONE) or super().may_retry(command, refusal)

@@ -13,7 +13,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from controlplane.commands.errors import Cancelled, CommandRefused
+from controlplane.commands.errors import Cancelled, CommandRefused, GivesWay
 from controlplane.commands.registry import CommandHandler, handler_for
 from controlplane.engines.base import CLUSTER_FAILED, EngineRefused, EngineUnreachable
 from controlplane.models import Cluster, Command
@@ -23,6 +23,11 @@ logger = logging.getLogger(__name__)
 
 # The length of the column `error`, which PostgreSQL enforces.
 LONGEST_ERROR = 500
+# The pause of a command that gave way. Commands that only wait thus leave the threads to others for part of the time,
+# however many they are.
+GIVE_WAY_SECONDS = 5.0
+# The key in the payload of when the wait of a command that gave way began, in seconds since the epoch.
+WAITS_SINCE = "waits_since"
 
 
 class TooLate(Exception):
@@ -44,13 +49,13 @@ def claimable() -> Q:
     return Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
 
 
-def due() -> Q:
-    """Return the filter for commands that may be claimed now.
+def due(seconds: float = 0.0) -> Q:
+    """Return the filter for commands that may be claimed now, and might have been `seconds` ago.
 
     One that is due within this millisecond counts: SQLite's clock has whole milliseconds, so it is behind the
     times that Python writes.
     """
-    return claimable() & Q(not_before__lte=Now() + timedelta(milliseconds=1))
+    return claimable() & Q(not_before__lte=Now() + timedelta(milliseconds=1 - 1000 * seconds))
 
 
 def complete(command: Command, token: str, result: Any) -> bool:
@@ -78,13 +83,17 @@ def finish(commands: Sequence[Command], token: str, state: str, error: str = "")
 
 def note_failure(command: Command, token: str, error: BaseException) -> None:
     """Record that a try of `command` raised `error`: schedule a retry after a temporary failure or a fault while tries
-    are left, else fail the command. After TooLate it is pending again, without counting the try; after Cancelled
-    nothing is written. Raise `error` again if it is KeyboardInterrupt or SystemExit."""
+    are left, else fail the command. After TooLate and GivesWay it is pending again, without counting the try; after
+    Cancelled nothing is written. Raise `error` again if it is KeyboardInterrupt or SystemExit."""
     # The row has its final state already, or belongs to another worker.
     if isinstance(error, Cancelled):
         return
     if isinstance(error, TooLate):
         _give_back(command, token)
+        return
+    if isinstance(error, GivesWay):
+        later = Now() + timedelta(seconds=GIVE_WAY_SECONDS)
+        _give_back(command, token, not_before=later, payload={**command.payload, WAITS_SINCE: error.since})
         return
     if isinstance(error, EngineUnreachable):
         _note_unreachable(command, token, error)
@@ -137,11 +146,11 @@ def _note_unreachable(command: Command, token: str, error: EngineUnreachable) ->
     _try_again(handler, command, token, refusal, is_bounded=is_reachable)
 
 
-def _give_back(command: Command, token: str) -> None:
-    """Return a claimed command that has not begun to PENDING, without counting the try. Writes nothing if the claim
+def _give_back(command: Command, token: str, **values: Any) -> None:
+    """Return a claimed command to PENDING, without counting the try, and write `values`. Writes nothing if the claim
     was lost."""
     ours = Command.objects.claimed_by(token).filter(pk=command.pk)
-    ours.update(state=Command.PENDING, tries=F("tries") - 1, sent_at=None)
+    ours.update(state=Command.PENDING, tries=F("tries") - 1, sent_at=None, **values)
 
 
 def _try_again(
@@ -154,9 +163,11 @@ def _try_again(
     # `tries` includes the try that has just failed, so the first pause follows the first try.
     wait = timedelta(seconds=pauses[min(command.tries, len(pauses)) - 1])
     # `sent_at` is cleared, because the dispatcher sends no command twice within SEND_AGAIN_SECONDS.
-    Command.objects.claimed_by(token).filter(pk=command.pk).update(
-        state=Command.PENDING, error=refusal.message[:LONGEST_ERROR], not_before=Now() + wait, sent_at=None
-    )
+    values = {"error": refusal.message[:LONGEST_ERROR], "not_before": Now() + wait, "sent_at": None}
+    if command.payload.pop(WAITS_SINCE, None):
+        # The next try waits from the beginning.
+        values["payload"] = command.payload
+    Command.objects.claimed_by(token).filter(pk=command.pk).update(state=Command.PENDING, **values)
 
 
 def _fail(handler: CommandHandler, command: Command, token: str, refusal: CommandRefused) -> None:

@@ -9,7 +9,9 @@ from functools import cached_property
 from django.db import DatabaseError, connection
 from django.db.models.functions import Now
 
-from controlplane.commands.errors import Cancelled
+from controlplane.commands.errors import Cancelled, GivesWay
+from controlplane.commands.outcomes import WAITS_SINCE, due
+from controlplane.commands.registry import kinds_on, task_queues
 from controlplane.models import Cluster, Command
 
 # Several renewals may fail before the claim expires and another worker takes the command.
@@ -20,6 +22,8 @@ RENEW_SECONDS = 5.0
 # The shortest time between two writes of progress, because handlers may report any number of times per
 # second.
 REPORT_SECONDS = 1.0
+# A command that is due for longer than this waits for a thread, not only for its message.
+OVERDUE_SECONDS = 1.0
 
 
 class CommandRun:
@@ -31,6 +35,7 @@ class CommandRun:
         self._is_lost = threading.Event()
         self._ended = threading.Event()
         self._reported_at = float("-inf")
+        self._waits_since: float = command.payload.get(WAITS_SINCE) or time.time()
         if cluster is not None:
             self.cluster = cluster
 
@@ -56,6 +61,24 @@ class CommandRun:
         another worker, or if the claim expired while the database did not answer. Costs no query."""
         if self._is_lost.is_set():
             raise Cancelled
+
+    @property
+    def is_repeated(self) -> bool:
+        """Return whether an earlier try at this command may have had effects."""
+        return self.command.tries > 1 or WAITS_SINCE in self.command.payload
+
+    @property
+    def waited_seconds(self) -> float:
+        """Return the time since the first of the tries at this command that gave way began, 0 if none did."""
+        return max(0.0, time.time() - self._waits_since) if WAITS_SINCE in self.command.payload else 0.0
+
+    def give_way(self) -> None:
+        """Raise GivesWay if another command waits for a thread; this one is tried again after GIVE_WAY_SECONDS. For
+        handlers that wait for something outside and whose next try goes on waiting for the same: else a few of them
+        would keep all threads of a worker. Costs a query."""
+        overdue = due(OVERDUE_SECONDS)
+        if Command.objects.filter(overdue, kind__in=kinds_on(*task_queues())).exists():
+            raise GivesWay(self._waits_since)
 
     def __enter__(self) -> "CommandRun":
         """Renew the claim in the background until the block ends."""

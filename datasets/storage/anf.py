@@ -19,7 +19,7 @@ from datasets.storage.anf_driver import AnfConfig
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
 from datasets.storage.classes import StorageClass
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
-from datasets.storage.volumes import BlockSnapshots, Report, silent
+from datasets.storage.volumes import BlockSnapshots, Cut, Report, silent
 
 # How long a new volume may take to appear in this machine's mount.
 MOUNT_SECONDS = 60.0
@@ -113,7 +113,7 @@ class AnfVolumes(BlockSnapshots, VolumeFiles):
             _refuse_running(found)
             self._client.move(pool, name, wanted, budget)
 
-    def _take(self, snapshot: str, volume: str, budget: Budget) -> int:
+    def _take(self, snapshot: str, volume: str, budget: Budget, cut: Cut) -> int:
         found = self._source(volume)
         self._snapshot(object_name(snapshot), found, budget)
         # Azure does not report a snapshot's size.

@@ -52,11 +52,18 @@ class ContentDamaged(Exception):
 
 class Budget:
     """Time limit of a call in `seconds` (None: no limit), and its cancellation: `is_cancelled` returns True or
-    raises Cancelled."""
+    raises Cancelled. A call that only waits for a storage system calls `give_way` every few seconds, which ends it by
+    an exception while other work needs its thread; it is repeated, and `waited_seconds` is how long the earlier
+    calls waited."""
 
     def __init__(
-        self, seconds: float | None = None, is_cancelled: Callable[[], bool] = lambda: False
+        self,
+        seconds: float | None = None,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        give_way: Callable[[], None] = lambda: None,
+        waited_seconds: float = 0.0,
     ) -> None:
+        self.give_way, self.waited_seconds = give_way, waited_seconds
         self._ends = None if seconds is None else time.monotonic() + seconds
         self._is_cancelled = is_cancelled
 

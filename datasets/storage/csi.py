@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +28,7 @@ from datasets.storage.claims import (
 )
 from datasets.storage.refusals import one_line
 from datasets.storage.volume_files import Measured
-from datasets.storage.volumes import BlockSnapshots, Report, silent
+from datasets.storage.volumes import BlockSnapshots, Cut, Report, silent
 
 GROUP = "snapshot.storage.k8s.io"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
@@ -39,6 +38,8 @@ SNAPSHOT_CLASSES = f"/apis/{GROUP}/v1/volumesnapshotclasses"
 PROVISION_SECONDS, SNAPSHOT_SECONDS, RESIZE_SECONDS = 120.0, 300.0, 120.0
 # A watch is renewed after this time, to detect a cancelled command.
 WATCH_SECONDS = 5
+# The pause after a watch that failed.
+UNWATCHED_SECONDS = 1.0
 _DEFAULT = ("storageclass.kubernetes.io/is-default-class", "snapshot.storage.kubernetes.io/is-default-class")
 
 Raw = Mapping[str, Any]
@@ -134,7 +135,7 @@ class CsiVolumes(BlockSnapshots):
                 "not_resized", f"The volume was not resized within {seconds:g} s: {why}", is_passing=False
             )
 
-    def _take(self, snapshot: str, volume: str, budget: Budget) -> int:
+    def _take(self, snapshot: str, volume: str, budget: Budget, cut: Cut) -> int:
         claim = self._get(f"{self._claims}/{claim_name(volume)}", "The volume")
         body = {
             "apiVersion": f"{GROUP}/v1",
@@ -151,6 +152,9 @@ class CsiVolumes(BlockSnapshots):
 
         def is_ready(found: Raw) -> bool:
             last.update(found.get("status") or {})
+            # The driver has the content, and may copy it elsewhere for hours before the snapshot is ready.
+            if last.get("creationTime"):
+                cut()
             return last.get("readyToUse") is True
 
         if self._wait(self._snapshots, snapshot_name(snapshot), is_ready, seconds, budget) is None:
@@ -239,9 +243,14 @@ class CsiVolumes(BlockSnapshots):
         try:
             found: list[Raw] = self._client.get(path)["items"]
         except ApiError as error:
-            # The CustomResourceDefinition is not installed, so there are no objects of this kind.
+            # Of all that is listed, only the classes of snapshots may be unknown to a cluster.
             if error.status == 404:
-                return []
+                words = (
+                    "The cluster has no snapshots: it lacks the CustomResourceDefinitions of VolumeSnapshots"
+                )
+                raise Blocked(
+                    "no_snapshots", f"{words} and their controller; an admin installs them.", is_passing=False
+                ) from error
             raise Blocked("not_permitted", one_line(str(error)), is_passing=True) from error
         return found
 
@@ -276,7 +285,7 @@ class CsiVolumes(BlockSnapshots):
     ) -> Raw | None:
         """Return the object `name` of the resource `collection` once `is_done` returns True for it, None after
         `seconds`. Raises ContentMissing if it is deleted, and what `budget` raises."""
-        ends = time.monotonic() + seconds
+        ends = time.monotonic() + seconds - budget.waited_seconds
         while True:
             budget.check()
             found = self._get(f"{collection}/{name}", "The object that was being created")
@@ -287,6 +296,7 @@ class CsiVolumes(BlockSnapshots):
                 return None
             if (changed := self._watched(collection, found, is_done, min(WATCH_SECONDS, left))) is not None:
                 return changed
+            budget.give_way()
 
     def _watched(
         self, collection: str, found: Raw, is_done: Callable[[Raw], bool], seconds: float
@@ -299,20 +309,21 @@ class CsiVolumes(BlockSnapshots):
             "resourceVersion": found["metadata"]["resourceVersion"],
             "timeoutSeconds": str(max(1, round(seconds))),
         }
-        with (
-            # The caller reads the object again, and raises an error that persists.
-            suppress(ApiError, Unreachable),
-            self._client.stream(collection, query, read_timeout_seconds=seconds + 5) as lines,
-        ):
-            for line in lines:
-                change = json.loads(line)
-                # The resource version is too old for a watch, or the object is gone: the caller reads it
-                # again.
-                if change["type"] in ("DELETED", "ERROR"):
-                    return None
-                changed: Raw = change["object"]
-                if is_done(changed):
-                    return changed
+        try:
+            with self._client.stream(collection, query, read_timeout_seconds=seconds + 5) as lines:
+                for line in lines:
+                    change = json.loads(line)
+                    # The resource version is too old for a watch, or the object is gone: the caller reads it
+                    # again.
+                    if change["type"] in ("DELETED", "ERROR"):
+                        return None
+                    changed: Raw = change["object"]
+                    if is_done(changed):
+                        return changed
+        except (ApiError, Unreachable):
+            # The caller reads the object again, and raises an error that persists. Without the right to watch it,
+            # it is read once a second.
+            time.sleep(min(UNWATCHED_SECONDS, seconds))
         return None
 
     def _event_of(self, name: str) -> str:

@@ -19,7 +19,7 @@ from datasets.storage.classes import StorageClass
 from datasets.storage.ontap_client import NOT_FOUND, OntapClient, OntapRefused, Row, names
 from datasets.storage.ontap_driver import OntapConfig
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
-from datasets.storage.volumes import BlockSnapshots, Report, silent
+from datasets.storage.volumes import BlockSnapshots, Cut, Report, silent
 
 # How long a new junction may take to appear in this machine's mount.
 MOUNT_SECONDS = 15.0
@@ -106,7 +106,7 @@ class OntapVolumes(BlockSnapshots, VolumeFiles):
     def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
         """Do nothing: storage classes of ONTAP have no tiers."""
 
-    def _take(self, snapshot: str, volume: str, budget: Budget) -> int:
+    def _take(self, snapshot: str, volume: str, budget: Budget, cut: Cut) -> int:
         made = self._snapshot(snapshot_name(snapshot), self._source(volume), budget)
         return int(made.get("size") or 0)
 

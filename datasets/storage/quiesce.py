@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import sys
 import time
 from collections.abc import Collection, Iterator
@@ -25,6 +26,8 @@ from datasets.storage.trees import OWN
 
 WAIT_SECONDS = 10.0
 PAUSE_SECONDS = 0.05
+# How long programs stay paused in a pod whose caller does not answer: its storage has no snapshot, or it was killed.
+LONGEST_PAUSE_SECONDS = 60.0
 PAUSED, NOT = "paused", "not"
 LISTENING, REQUEST = b"listening", b"quiesce"
 # Enough for a snapshot's id; a job may have written anything into its answer.
@@ -167,12 +170,13 @@ def _answer(own: int, name: bytes) -> str:
 
 def main(volume: str, token: str, jobs: str, pods: str) -> None:
     """Print whether all programs have paused (PAUSED or NOT) and, after a line of input, whether the pause has
-    lasted. The arguments are as in `quiesced`, `jobs` and `pods` separated by commas."""
+    lasted; NOT after LONGEST_PAUSE_SECONDS without one. The arguments are as in `quiesced`, `jobs` and `pods` separated
+    by commas."""
     with quiesced(Path(volume), token, jobs.split(","), pods=frozenset(pods.split(","))) as pause:
         _say(bool(pause))
         # The caller writes the line after its copy; until then the programs stay paused.
-        sys.stdin.readline()
-        _say(pause.has_lasted())
+        is_answered = bool(select.select([sys.stdin], [], [], LONGEST_PAUSE_SECONDS)[0])
+        _say(is_answered and pause.has_lasted())
 
 
 def _say(has_paused: bool) -> None:

@@ -36,10 +36,15 @@ if TYPE_CHECKING:
     from datasets.storage.classes import StorageClass
 
 Report = Callable[[int, int], None]
+Cut = Callable[[], object]
 
 
 def silent(files: int, size_bytes: int) -> None:
     """Do nothing: the default for `report`, which receives the files and bytes done."""
+
+
+def unheard() -> None:
+    """Do nothing: the default for `cut`, which is called once the content of a snapshot does not change any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +69,15 @@ class BlockSnapshots(ABC):
         before: str | None = None,
         budget: Budget = UNLIMITED,
         report: Report = silent,
+        cut: Cut = unheard,
     ) -> Taken:
         """Take a snapshot, unless it exists, wait until it is ready, and return it; `before` is not used. Raises
         ContentMissing if there is no such volume, Blocked if the storage system refuses, fails or exceeds the time
         limit, and what `budget` raises."""
-        return Taken(None, self._take(snapshot, volume, budget), None)
+        return Taken(None, self._take(snapshot, volume, budget, cut), None)
 
     @abstractmethod
-    def _take(self, snapshot: str, volume: str, budget: Budget) -> int:
+    def _take(self, snapshot: str, volume: str, budget: Budget, cut: Cut) -> int:
         """As `take`; return the bytes that a volume made from the snapshot needs."""
 
 
@@ -104,10 +110,18 @@ class VolumeStorage(Protocol):
         volume, Blocked if the storage refuses, and what `budget` raises."""
 
     def take(
-        self, snapshot: str, volume: str, before: str | None, budget: Budget = ..., report: Report = ...
+        self,
+        snapshot: str,
+        volume: str,
+        before: str | None,
+        budget: Budget = ...,
+        report: Report = ...,
+        cut: Cut = ...,
     ) -> Taken:
-        """Take a snapshot, unless it exists; return it. It may share files with the snapshot `before`. Raises
-        ContentMissing if there is no such volume, Blocked if the storage cannot do it, and what `budget` raises."""
+        """Take a snapshot, unless it exists; return it. It may share files with the snapshot `before`. `cut` is called,
+        perhaps several times, when writes do not change the snapshot any more, if that is known before it is ready.
+        Raises ContentMissing if there is no such volume, Blocked if the storage cannot do it, and what `budget`
+        raises."""
 
     def remove_snapshot(self, snapshot: str) -> None:
         """Remove a snapshot with its files; files shared with others stay. Does nothing for a missing one. Raises
@@ -194,6 +208,7 @@ class FolderVolumes(VolumeFiles):
         before: str | None,
         budget: Budget = UNLIMITED,
         report: Report = silent,
+        cut: Cut = unheard,
     ) -> Taken:
         """Take a snapshot, unless it exists, and return it; files unchanged since the snapshot `before` are shared with
         it. Raises ContentMissing if there is no such volume, Blocked if the storage cannot do it, and what `budget`

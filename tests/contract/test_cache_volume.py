@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from controlplane.commands.errors import GivesWay
 from controlplane.engines.kubernetes import data_pods
 from controlplane.engines.kubernetes.cache_volume import CacheVolume
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.remote_errors import Unreachable
-from datasets.storage.base import UNLIMITED, Blocked
+from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.claims import CacheClaim, CacheTask
 
 ENDED = {
@@ -61,13 +62,13 @@ class Cluster:
         self.deleted.append(path)
 
 
-def run(cluster: Cluster, key: str = "") -> Any:
+def run(cluster: Cluster, key: str = "", budget: Budget = UNLIMITED) -> Any:
     def prepare() -> None:
         cluster.created.append("Namespace")
 
     profile = ClusterProfile(default_image="p")
     volume = CacheVolume(cluster, "team", profile, CacheClaim(), prepare)  # type: ignore[arg-type]  # a double
-    return volume.run(CacheTask("7", (), key), UNLIMITED)
+    return volume.run(CacheTask("7", (), key), budget)
 
 
 @pytest.mark.parametrize("log", [None, [], [b'{"progress": [1, 1, 1]}']], ids=["away", "empty", "cut"])
@@ -86,6 +87,23 @@ def test_a_pod_whose_log_cannot_be_read_does_not_hold_the_volume_for_ever(monkey
         run(cluster)
     assert (blocked.value.code, blocked.value.is_passing) == ("log_not_read", True)
     assert "runs on node-7, and its log cannot be read: The kubelet does not answer." in blocked.value.detail
+    assert len(cluster.deleted) == 1
+
+
+def test_a_pod_that_does_not_start_leaves_the_thread_to_other_work_and_is_followed_later():
+    """Fills of four projects without room for their pods kept all threads of the worker for ten minutes."""
+
+    def give_way() -> None:
+        raise GivesWay(0.0)
+
+    cluster = Cluster([], pod={"metadata": {"resourceVersion": "1"}, "status": {"phase": "Pending"}})
+    with pytest.raises(GivesWay):
+        run(cluster, budget=Budget(give_way=give_way))
+    assert cluster.deleted == []
+    late = Budget(give_way=give_way, waited_seconds=data_pods.START_SECONDS + 1)
+    with pytest.raises(Blocked) as blocked:
+        run(cluster, budget=late)
+    assert blocked.value.code == "pod_not_started"
     assert len(cluster.deleted) == 1
 
 

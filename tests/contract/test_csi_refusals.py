@@ -1,4 +1,4 @@
-"""A cluster that refuses a deletion: the reason reaches the user."""
+"""A cluster that refuses a request or lacks what it needs: the reason reaches the user."""
 
 import json
 from typing import Any
@@ -27,3 +27,41 @@ def test_a_deletion_that_the_cluster_refuses_is_blocked_with_its_words(verb: str
     with pytest.raises(Blocked, match=f"Forbidden: cannot delete .*{kind}") as refused:
         getattr(storage, verb)("v1")
     assert (refused.value.code, refused.value.is_passing) == ("refused", True)
+
+
+class StubClient:
+    """A cluster with one storage class and one claim, which stays unbound. `absent`: paths that it answers with 404;
+    requests to watch are forbidden."""
+
+    def __init__(self, *absent: str) -> None:
+        self.absent, self.asked = absent, 0
+
+    def get(self, path: str, query: Any = None) -> Any:
+        self.asked += 1
+        if path in self.absent:
+            raise ApiError(404, b"404 page not found")
+        about = {"name": "slow", "resourceVersion": "1"}
+        one = {"metadata": about, "provisioner": "slow.io", "spec": {"storageClassName": "slow"}}
+        return {**one, "items": [one]}
+
+    def create(self, path: str, body: Any) -> None:
+        pass
+
+    def stream(self, path: str, query: Any, **_: Any) -> Any:
+        raise ApiError(403, json.dumps({"kind": "Status", "reason": "Forbidden"}).encode())
+
+
+def test_without_the_right_to_watch_a_claim_is_asked_for_once_a_second() -> None:
+    client: Any = StubClient()
+    storage = CsiVolumes(client, "yard-team-a", {}, ClaimKind("slow", 1, "ReadWriteOnce"), seconds=2)
+    with pytest.raises(Blocked, match="No volume within 2 s"):
+        storage.provision("v1")
+    assert client.asked < 10
+
+
+def test_a_snapshot_in_a_cluster_without_their_definitions_says_what_to_install() -> None:
+    client: Any = StubClient("/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses")
+    storage = CsiVolumes(client, "yard-team-a", {}, ClaimKind("slow", 1, "ReadWriteOnce"))
+    with pytest.raises(Blocked, match="CustomResourceDefinitions of VolumeSnapshots") as refused:
+        storage.take("s1", "v1")
+    assert (refused.value.code, refused.value.is_passing) == ("no_snapshots", False)

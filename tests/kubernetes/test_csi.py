@@ -16,7 +16,7 @@ from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.preflight import check_cluster
 from datasets.storage.base import Blocked, Budget, Cancelled, ContentMissing
 from datasets.storage.claims import claim_name, snapshot_name
-from datasets.storage.csi import CsiVolumes
+from datasets.storage.csi import PROVISION_SECONDS, CsiVolumes
 from tests.contract.harness import PROJECT, EngineCase, make_case
 from tests.kube import KubeCluster
 from tests.kubernetes import csi_rig
@@ -151,4 +151,19 @@ def test_a_cancelled_wait_ends(case: EngineCase):
     storage, volume = volumes(case, csi_rig.REFUSING_CLASS), new_id()
     with pytest.raises(Cancelled):
         storage.provision(volume, Budget(is_cancelled=lambda: True))
+    storage.remove(volume)
+
+
+def test_a_wait_gives_way_to_other_work_and_goes_on(case: EngineCase):
+    """Four snapshots that were never ready kept every thread of the worker for five minutes."""
+    storage, volume = volumes(case, csi_rig.REFUSING_CLASS), new_id()
+
+    def give_way() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        storage.provision(volume, Budget(give_way=give_way))
+    with pytest.raises(Blocked, match=csi_rig.REFUSAL) as refused:
+        storage.provision(volume, Budget(give_way=give_way, waited_seconds=PROVISION_SECONDS))
+    assert refused.value.code == "not_provisioned"
     storage.remove(volume)

@@ -126,6 +126,35 @@ def test_a_command_that_names_no_cluster_waits_for_one_that_is_away(db: None, co
     assert command.not_before > timezone.now()
 
 
+def test_what_only_waits_gives_its_thread_to_what_waits_for_one(
+    db: None, copying: type[Copying], sent: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four snapshots that were never ready kept all threads for five minutes: no cache was filled meanwhile."""
+    waits, waited = order(), []
+
+    def body(run: CommandRun) -> None:
+        waited.append(run.waited_seconds)
+        run.give_way()
+
+    copying.body = body
+    carry_out_here(waits.pk)
+    assert copying.ends == [("done", None)], "no other command is due"
+    waits, other = order(), order(not_before=LONG_AGO)
+    monkeypatch.setattr("controlplane.commands.run.time.time", lambda: 1000.0)
+    assert carry_out_here(waits.pk)
+    waits.refresh_from_db()
+    assert (waits.state, waits.tries, waits.error, len(copying.ends)) == ("pending", 0, "", 1)
+    assert waits.not_before > timezone.now()
+    assert (Dispatcher().dispatch(), sent) == (1, [other.pk])
+    assert not carry_out_here(waits.pk), "it lets others go first"
+    Command.objects.filter(pk=other.pk).update(state="done")
+    Command.objects.filter(pk=waits.pk).update(not_before=LONG_AGO)
+    monkeypatch.setattr("controlplane.commands.run.time.time", lambda: 1060.0)
+    assert carry_out_here(waits.pk)
+    assert waited[1:] == [0.0, 60.0], "it goes on waiting, not from the beginning"
+    assert copying.ends == [("done", None)] * 2
+
+
 def test_a_retry_waits_and_is_sent_anew(db: None, copying: type[Copying], sent: list[int]) -> None:
     command = order()
     assert (Dispatcher().dispatch(), sent) == (1, [command.pk])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from controlplane.commands.errors import GivesWay
 from controlplane.engines.kubernetes import cache_fill, data_pod_objects, manifests
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.data_pods import START_SECONDS, DataPod, phase_of
@@ -66,7 +67,7 @@ class CacheVolume:
         self._start(task)
         try:
             keys = self._follow(budget, report)
-        except Unreachable:
+        except (Unreachable, GivesWay):
             # Only the caller gives up; the pod continues.
             raise
         except BaseException:
@@ -116,7 +117,7 @@ class CacheVolume:
         words = "The log of the pod that fills caches was not read to its end."
         try:
             printed = self._pod.printed(
-                budget, _REASONS, "fill_failed", is_passing=True, seconds=START_SECONDS
+                budget, _REASONS, "fill_failed", is_passing=True, seconds=START_SECONDS, gives_way=True
             )
             for said in printed:
                 keys = said.get("keys", keys)

@@ -81,10 +81,11 @@ class DataPod:
             if (self._client.server_time() - made_at).total_seconds() > seconds:
                 self._delete(f"{self._pods}/{pod['metadata']['name']}")
 
-    def started(self, budget: Budget, seconds: float = START_SECONDS) -> Raw:
-        """Block until the pod runs or has ended, and return it. Raise Blocked if it was deleted or does not start
-        within `seconds`, and what `budget` raises."""
-        deadline = time.monotonic() + seconds
+    def started(self, budget: Budget, seconds: float = START_SECONDS, *, gives_way: bool = False) -> Raw:
+        """Block until the pod runs or has ended, and return it. `gives_way`: other work may end the wait, since the
+        caller leaves the pod for a repeat. Raise Blocked if it was deleted or does not start within `seconds`, and what
+        `budget` raises."""
+        deadline = time.monotonic() + seconds - (budget.waited_seconds if gives_way else 0)
         while True:
             budget.check()
             pod = self.found()
@@ -96,6 +97,8 @@ class DataPod:
                 words = f"The pod that {self._work} did not start within {seconds:g} s: {_waits(pod)}"
                 raise Blocked("pod_not_started", line(words))
             self.wait(pod)
+            if gives_way:
+                budget.give_way()
 
     def wait(self, pod: Raw) -> None:
         """Block until the pod changes, at most WATCH_SECONDS. Does not raise if the cluster does not answer."""
@@ -126,10 +129,17 @@ class DataPod:
             return
 
     def printed(
-        self, budget: Budget, reasons: Mapping[int, str], otherwise: str, *, is_passing: bool, seconds: float
+        self,
+        budget: Budget,
+        reasons: Mapping[int, str],
+        otherwise: str,
+        *,
+        is_passing: bool,
+        seconds: float,
+        gives_way: bool = False,
     ) -> Iterator[Mapping[str, Any]]:
         """Yield the JSON objects that the pod's program prints, until it has ended; {} for any other line. `seconds`:
-        the longest time until it starts.
+        the longest time until it starts; `gives_way`: as in `started`.
 
         Raise Blocked with the reason that `reasons` has for the program's exit code, or `otherwise`; ContentMissing
         for a code with the reason ""; ApiError or Unreachable if the log of the ended pod cannot be read; and what
@@ -138,7 +148,7 @@ class DataPod:
         seen, read_at = 0, time.monotonic()
         query = {"container": names.MAIN_CONTAINER, "follow": "true"}
         while True:
-            pod, trouble = self.started(budget, seconds), None
+            pod, trouble = self.started(budget, seconds, gives_way=gives_way), None
             try:
                 with self._client.stream(
                     f"{self.path}/log", query, read_timeout_seconds=SILENCE_SECONDS

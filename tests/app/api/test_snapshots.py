@@ -10,6 +10,7 @@ from django.utils import timezone
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import delete_project
+from controlplane.commands.errors import Cancelled
 from controlplane.commands.tasks import carry_out_here
 from controlplane.engines.base import EngineUnreachable
 from controlplane.models import Command, Event
@@ -57,8 +58,9 @@ def test_a_snapshot_is_taken_listed_and_restored_to_a_new_volume(api, cast, volu
     write(volume, {"model.pt": "worse"})
     [shown] = api("vera").get("snapshots?volume=data").body["results"]
     assert (shown["status"]["state"], shown["consistency"], shown["files"]) == ("ready", "idle", 1)
-    restored = ben.post(f"snapshots/{shown['id']}/restore", {"name": "back"})
+    restored = ben.post(f"snapshots/{shown['id']}/restore", {"name": "back", "access_mode": "ReadWriteMany"})
     assert (restored.status, restored.body["origin"]["name"]) == (201, "data@1")
+    assert restored.body["access_mode"] == "ReadWriteMany"
     assert api("ana").delete(f"snapshots/{shown['id']}").code == "snapshot_in_use"
     work()
     assert read(Volume.objects.get(name="back")) == {"model.pt": "weights"}
@@ -295,11 +297,16 @@ def test_a_failed_snapshot_does_not_take_the_place_of_one_that_can_be_restored(c
     assert list(left) == [(1, "ready"), (3, "failed")]
 
 
-def test_what_is_deleted_while_its_files_are_made_leaves_none(cast, volume, monkeypatch):
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_what_is_deleted_while_its_files_are_made_leaves_none(cast, volume, monkeypatch, is_cancelled: bool):
     def deleted_first(model: Any, make: Any) -> Any:
         def making(storage: FolderVolumes, key: str, *rest: Any) -> Any:
             model.objects.filter(pk=key).delete()
-            return make(storage, key, *rest)
+            made = make(storage, key, *rest)
+            # As a storage system that is asked, and then waited for until the command is seen to be cancelled.
+            if is_cancelled:
+                raise Cancelled
+            return made
 
         return making
 
@@ -307,7 +314,8 @@ def test_what_is_deleted_while_its_files_are_made_leaves_none(cast, volume, monk
     monkeypatch.setattr(FolderVolumes, "provision", deleted_first(Volume, FolderVolumes.provision))
     snapshot = take_snapshot(volume, actor=SYSTEM)
     other = create_volume(cast.project, {"name": "other", "size": 1 << 30}, actor=SYSTEM)
-    work()
+    for command in Command.objects.unfinished():
+        carry_out_here(command.pk)
     assert not tree_of(snapshot).exists()
     assert not directory_of(other).exists()
     assert directory_of(volume).exists()
