@@ -186,9 +186,13 @@ def _duration(seconds: int) -> str:
 def _waiting_for_volume(details: Details) -> str:
     volume = details.get("volume", "it mounts")
     if "held_by" in details:
+        share = "to share the volume, change its access mode to ReadWriteMany."
+        if "is_claim" in details:
+            clone = f"yard volume clone {volume} NEW --access-mode ReadWriteMany"
+            share = f"to share its files, clone it for many jobs and submit with the clone: {clone}"
         return (
             f"The volume {volume} is for one job at a time, and job {details['held_by']} has it. It starts when that"
-            " job has ended; to share the volume, change its access mode to ReadWriteMany."
+            f" job has ended; {share}"
         )
     if "driver" in details:
         return (

@@ -192,7 +192,8 @@ def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume
         _lock_ready(volume)
         if claims_volumes(volume.project) and access_mode != volume.access_mode:
             detail = (
-                f"Kubernetes cannot change a claim's access mode. Clone {volume.name} with the other one."
+                "Kubernetes cannot change a claim's access mode. Make a copy with the other one:"
+                f" yard volume clone {volume.name} NEW --access-mode {access_mode}"
             )
             raise Conflict("access_mode_fixed", detail)
         running = running_jobs(volume)

@@ -117,11 +117,12 @@ STORAGE_CLASS = record(
 )  # fmt: skip
 VOLUME = record(
     "A directory that outlives jobs. States: creating, ready, failed, deleting. `used_bytes`: as last measured,"
-    " a lower bound if `is_measured_in_part`. `throughput_mib_per_second` is recorded, not enforced.",
+    " a lower bound if `is_measured_in_part`. `throughput_mib_per_second` is recorded, not enforced."
+    " `is_size_enforced`: null for a claim on Kubernetes, where it depends on the driver of the storage class.",
     id=UUID, project=STRING, name=STRING, storage_class=STRING, service_tier=STRING,
     throughput_mib_per_second=nullable(INTEGER), access_mode=STRING, size_bytes=INTEGER,
     used_bytes=nullable(INTEGER), files=nullable(INTEGER), measured_at=nullable(TIME),
-    is_measured_in_part=BOOLEAN, is_size_enforced=BOOLEAN, origin=nullable(OBJECT),
+    is_measured_in_part=BOOLEAN, is_size_enforced=nullable(BOOLEAN), origin=nullable(OBJECT),
     keep_last=nullable(INTEGER), keep_days=nullable(INTEGER), snapshot_minutes=nullable(INTEGER),
     next_snapshot_at=nullable(TIME), created_by=STRING, created_at=TIME, status=STATUS, jobs=listed(VOLUME_USE),
 )  # fmt: skip

@@ -223,14 +223,17 @@ def _waits(wanted: Sequence[tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
     missing = missing_drivers(row[5] for row in wanted if not engine_kind(row[6]).claims_volumes)
     found: dict[str, dict[str, Any]] = {}
     for job, volume, name, state, _, storage_class, engine in wanted:
+        is_claim = engine_kind(engine).claims_volumes
         if state != READY:
             found.setdefault(str(job), {"volume": name, "volume_state": state})
-        elif storage_class in missing and not engine_kind(engine).claims_volumes:
+        elif storage_class in missing and not is_claim:
             about = {"storage_class": storage_class, "driver": missing[storage_class]}
             found.setdefault(str(job), {"volume": name, **about})
         elif volume in holders and holders[volume][0] != job:
             holder_id, holder = holders[volume]
-            found.setdefault(str(job), {"volume": name, "held_by": holder, "held_by_job": str(holder_id)})
+            held = {"volume": name, "held_by": holder, "held_by_job": str(holder_id)}
+            # Kubernetes cannot change a claim's access mode, so that the suggested step is another.
+            found.setdefault(str(job), held | ({"is_claim": "yes"} if is_claim else {}))
     return found
 
 
@@ -323,7 +326,7 @@ def _volume_shape(
         "files": volume.files,
         "measured_at": volume.measured_at,
         "is_measured_in_part": volume.is_measured_in_part,
-        "is_size_enforced": bool(found and found.is_size_enforced),
+        "is_size_enforced": found.is_size_enforced if found else None,
         "origin": volume.origin or None,
         "keep_last": volume.keep_last,
         "keep_days": volume.keep_days,

@@ -116,11 +116,11 @@ class CsiVolumes(BlockSnapshots):
         ContentMissing if there is no such volume, Blocked if the cluster refuses or is not done within the time
         limit, and what `budget` raises."""
         path = f"{self._claims}/{claim_name(volume)}"
-        self._get(path, "The volume")
+        claim = self._get(path, "The volume")
         try:
             self._client.merge(path, {"spec": {"resources": {"requests": {"storage": str(size_bytes)}}}})
         except ApiError as error:
-            raise Blocked("not_resized", one_line(str(error)), is_passing=False) from error
+            raise Blocked("not_resized", self._why_not_resized(claim, error), is_passing=False) from error
 
         def is_resized(claim: Raw) -> bool:
             status = claim.get("status") or {}
@@ -134,6 +134,20 @@ class CsiVolumes(BlockSnapshots):
             raise Blocked(
                 "not_resized", f"The volume was not resized within {seconds:g} s: {why}", is_passing=False
             )
+
+    def _why_not_resized(self, claim: Raw, error: ApiError) -> str:
+        """Return why the cluster refused another size of the claim, and the next step."""
+        name = (claim.get("spec") or {}).get("storageClassName")
+        try:
+            of_claim = [one for one in self._listed(CLASSES) if one["metadata"]["name"] == name]
+        except Blocked:
+            of_claim = []
+        if of_claim and not of_claim[0].get("allowVolumeExpansion"):
+            return (
+                f"Its size was not changed: the storage class {name} does not allow expansion. An admin of the cluster"
+                " can set allowVolumeExpansion: true on the class if its driver supports it; then resize it again."
+            )
+        return one_line(f"Its size was not changed; the cluster refused: {error.message.rstrip('.')}.")
 
     def _take(self, snapshot: str, volume: str, budget: Budget, cut: Cut) -> int:
         claim = self._get(f"{self._claims}/{claim_name(volume)}", "The volume")

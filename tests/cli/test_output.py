@@ -46,6 +46,13 @@ def test_a_volume_is_described_with_the_age_of_its_measurement(server, yard):
     assert re.search(r"0 B of 1 GiB, measured \S+ ago\n", yard("volume", "describe", "data").out)
     server.on("GET", "volumes", page(volume | {"measured_at": None}))
     assert "0 B of 1 GiB\n" in yard("volume", "describe", "data").out
+    for is_enforced, said in (
+        (True, "yes"),
+        (False, "no: jobs"),
+        (None, "by the cluster's storage driver, if"),
+    ):
+        server.on("GET", "volumes", page(volume | {"is_size_enforced": is_enforced}))
+        assert re.search(rf"Size enforced: +{said}", yard("volume", "describe", "data").out)
 
 
 def test_list_jobs_as_a_table(server, yard):

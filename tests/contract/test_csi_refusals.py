@@ -65,3 +65,42 @@ def test_a_snapshot_in_a_cluster_without_their_definitions_says_what_to_install(
     with pytest.raises(Blocked, match="CustomResourceDefinitions of VolumeSnapshots") as refused:
         storage.take("s1", "v1")
     assert (refused.value.code, refused.value.is_passing) == ("no_snapshots", False)
+
+
+class FixedSizeClient(StubClient):
+    """A cluster that refuses every change of a claim with `message`; its storage class has these `fields`."""
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__()
+        self.message, self.fields = message, fields
+
+    def get(self, path: str, query: Any = None) -> Any:
+        found = super().get(path, query)
+        return {**found, "items": [{**one, **self.fields} for one in found["items"]]}
+
+    def merge(self, path: str, body: Any) -> None:
+        status = {"kind": "Status", "reason": "Forbidden", "message": self.message}
+        raise ApiError(403, json.dumps(status).encode())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "Its size was not changed: the storage class slow does not allow expansion. An admin"),
+        (
+            {},
+            "can set allowVolumeExpansion: true on the class if its driver supports it; then resize it again.",
+        ),
+        (
+            {"allowVolumeExpansion": True},
+            "Its size was not changed; the cluster refused: exceeded quota: 5Gi.",
+        ),
+    ],
+)
+def test_a_refused_resize_is_a_sentence_that_says_what_to_do(fields: dict[str, Any], words: str) -> None:
+    client: Any = FixedSizeClient("exceeded quota: 5Gi", **fields)
+    storage = CsiVolumes(client, "yard-team-a", {}, ClaimKind("slow", 1, "ReadWriteOnce"))
+    with pytest.raises(Blocked) as refused:
+        storage.resize("v1", 2)
+    assert (refused.value.code, refused.value.is_passing) == ("not_resized", False)
+    assert words in str(refused.value)

@@ -6,15 +6,16 @@ import pytest
 from django.conf import settings
 from django.utils import timezone
 
-from controlplane.models import Command
+from controlplane.models import Command, Project
+from controlplane.scheduling.reasons import describe
 from datasets.actions.volume_care import measure_volumes
 from datasets.actions.volumes import set_access_mode
 from datasets.models import KnownStorageClass, Volume
-from datasets.queries.volumes import running_jobs
+from datasets.queries.volumes import running_jobs, volume_waits
 from jobs.actions import stop_job
 from jobs.queries import job_detail
 from jobs.scaling import scale_job
-from tests.builders import make_job, make_project, make_user
+from tests.builders import make_cluster, make_job, make_project, make_user
 from tests.cast import SYSTEM
 from tests.loop.elastic_program import Program, live
 from tests.volumes import directory_of, make_snapshot, make_volume, work, write
@@ -44,6 +45,19 @@ def test_the_second_job_of_a_volume_for_one_waits_and_its_reason_names_the_holde
     stop_job(first, actor=SYSTEM)
     plant.settle()
     assert plant.states() == {"first": "stopped", "second": "running"}
+
+
+def test_the_reason_on_a_cluster_with_claims_suggests_a_clone_with_the_other_access_mode(plant):
+    project = make_project()
+    make_volume(project)
+    _, second = (make_job(project, name, volumes=[mounted()]) for name in ("first", "second"))
+    plant.settle()
+    assert reason(second)[1].endswith("change its access mode to ReadWriteMany.")
+    kube = make_cluster("kube", engine="kubernetes", nodes=0)
+    Project.objects.filter(pk=project.pk).update(cluster=kube)
+    sentence = describe("waiting_for_volume", volume_waits(kube.pk)[str(second.pk)])
+    assert "It starts when that job has ended" in sentence
+    assert "yard volume clone data NEW --access-mode ReadWriteMany" in sentence
 
 
 def test_two_jobs_share_a_volume_for_many_and_the_switch_waits_for_one(plant):

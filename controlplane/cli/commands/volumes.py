@@ -25,6 +25,11 @@ from controlplane.cli.tables import AGE, ID, STATE, Column, Row
 POLL_SECONDS = 0.5
 SHORTEST_PERIOD_SECONDS = 300
 ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany")
+_SIZE_ENFORCED = {
+    True: "yes",
+    False: "no: jobs can write beyond it",
+    None: "by the cluster's storage driver, if it has limits",
+}
 
 
 def _class_and_tier(volume: Row) -> str:
@@ -125,10 +130,7 @@ def describe(args: Namespace, session: Session) -> None:
                 ("Access mode", volume["access_mode"]),
                 ("Storage class", _class_and_tier(volume)),
                 ("Made of", (volume["origin"] or {}).get("name")),
-                (
-                    "Size enforced",
-                    "no: jobs can write beyond it" if not volume["is_size_enforced"] else "yes",
-                ),
+                ("Size enforced", _SIZE_ENFORCED[volume["is_size_enforced"]]),
                 ("Snapshots", _snapshot_rules(volume)),
                 ("Created", f"{formats.local_time(volume['created_at'])} by {volume['created_by']}"),
             ]

@@ -192,7 +192,10 @@ def test_a_claim_is_resized_by_its_cluster_and_keeps_its_access_mode(api, cast):
     volume = create_volume(cast.project, {"name": "data", "size": GIB}, actor=SYSTEM)
     Volume.objects.update(state="ready")
     path, ben = f"volumes/{volume.pk}", api("ben")
-    assert ben.post(f"{path}/access-mode", {"access_mode": "ReadWriteMany"}).code == "access_mode_fixed"
+    refused = ben.post(f"{path}/access-mode", {"access_mode": "ReadWriteMany"})
+    assert refused.code == "access_mode_fixed"
+    assert "yard volume clone data NEW --access-mode ReadWriteMany" in refused.body["detail"]
+    assert ben.get(path).body["is_size_enforced"] is None, "its driver enforces it or does not"
     shared = ben.post(f"{path}/clone", {"name": "shared", "access_mode": "ReadWriteMany"})
     assert (shared.status, shared.body["access_mode"]) == (201, "ReadWriteMany"), "as the refusal says"
     assert ben.post(f"{path}/clone", {"name": "same"}).body["access_mode"] == "ReadWriteOnce"
