@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from controlplane.commands.errors import CommandRefused, GivesWay
+from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.models import Command
@@ -84,11 +84,10 @@ class TakeSnapshot(CommandHandler):
             return taken, snapshot.consistency or (CRASH if is_written else IDLE)
         with _paused(snapshot.volume, storage, key, writers, run) as pause:
             settle = _Settling(snapshot, pause, writers)
-            try:
-                taken = storage.take(key, volume, _before(snapshot), budget_of(run), report, settle)
-            except GivesWay:
-                snapshot_cut(key, settle.consistency or CRASH)
-                raise
+            if claims_volumes(snapshot.project):
+                # Kept for a later try if this one does not see the content, also if the programs have ended by then.
+                snapshot_cut(key, CRASH)
+            taken = storage.take(key, volume, _before(snapshot), budget_of(run), report, settle)
             return taken, settle()
 
 

@@ -127,7 +127,7 @@ def snapshot_ready(snapshot_id: str, taken: Taken, consistency: str) -> None:
 
 
 def snapshot_cut(snapshot_id: str, consistency: str) -> None:
-    """Write the consistency of a pending snapshot (by id) whose content its storage has, though it is not ready."""
+    """Write the consistency that a pending snapshot (by id) has if its storage has the content before the next try."""
     Snapshot.objects.filter(pk=snapshot_id, state=PENDING).update(consistency=consistency)
 
 
