@@ -20,7 +20,7 @@ import re
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -153,8 +153,8 @@ class CacheStore:
                     self._mark(name).touch()
         marked = self._damaged() & named
         # Read again: a tree that became complete meanwhile may have linked a damaged file before it had a mark.
-        trees = self.manifests().items()
-        return {key for key, manifest in trees if not marked.isdisjoint(contents_of(manifest))}
+        trees = self.manifests().items() if marked else ()
+        return {key for key, manifest in trees if not marked.isdisjoint(store_names(manifest))}
 
     def _written(self, names: Collection[bytes]) -> Iterator[tuple[bytes, Path]]:
         """Yield the store name and the path of the files of all trees that have one of these contents. Of incomplete
@@ -164,11 +164,11 @@ class CacheStore:
             part = self._part(key)
             manifest = self._manifest(key) if part.is_dir() else None
             sizes = contents_of(manifest) if manifest is not None else {}
-            for name, path in _files(part, manifest) if manifest is not None else ():
-                if name in names and is_written(os.fsencode(path), name, sizes[name]):
+            for name, path in _files(part, manifest, names) if manifest is not None else ():
+                if is_written(os.fsencode(path), name, sizes[name]):
                     yield name, path
         for key, manifest in self.manifests().items():
-            yield from (file for file in _files(self.tree(key), manifest) if file[0] in names)
+            yield from _files(self.tree(key), manifest, names)
 
     @contextmanager
     def staged(self) -> Iterator[Path]:
@@ -221,11 +221,10 @@ class CacheStore:
             for source in self._sources(own, others).trusted
             for name, path in source.paths.items()
         }
-        for name, path in _files(self._part(key), manifest) if found else ():
-            if name in found:
-                # Its tree is being removed.
-                with suppress(FileNotFoundError):
-                    self._replace(path, found[name])
+        for name, path in _files(self._part(key), manifest, found) if found else ():
+            # Its tree is being removed.
+            with suppress(FileNotFoundError):
+                self._replace(path, found[name])
         return bool(found)
 
     def _sources(self, names: Collection[bytes], keys: Iterable[str]) -> Sources:
@@ -258,12 +257,12 @@ class CacheStore:
             return
         wanted = _only(manifest, stale)
         self._filled(key, lake, wanted, self._sources(stale, self.keys()), lock, budget)
-        fresh = dict(_files(self._part(key), wanted))
+        fresh = dict(_files(self._part(key), wanted, stale))
         # Under this lock, so that no tree becomes complete meanwhile.
         with self._locked(_COMPLETION):
             for other, known in self.manifests().items():
-                for name, path in _files(self.tree(other), known):
-                    if name in fresh and not _is_same(path, fresh[name]):
+                for name, path in _files(self.tree(other), known, fresh):
+                    if not _is_same(path, fresh[name]):
                         self._replace(path, fresh[name])
             sync_file_system(self.root)
             # A running fill may have linked the damaged file: it repairs its tree when that is complete.
@@ -410,10 +409,11 @@ def _is_same(path: Path, other: Path) -> bool:
         return False
 
 
-def _files(tree: Path, manifest: Manifest) -> Iterator[tuple[bytes, Path]]:
-    """Yield the content's store name and the path of each file of a tree; no links."""
+def _files(tree: Path, manifest: Manifest, names: Container[bytes]) -> Iterator[tuple[bytes, Path]]:
+    """Yield the store name and the path of the files of a tree that have one of these contents; no links."""
     for name, path in zip(store_names(manifest), manifest.paths, strict=True):
-        if name:
+        # Before the path is built, which takes longer than all else that is done for a file that is not wanted.
+        if name in names:
             yield name, tree / os.fsdecode(path)
 
 
