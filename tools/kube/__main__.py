@@ -55,7 +55,8 @@ def _up(state_dir: Path, nodes: int, gpus: int) -> None:
         print(f"{reason} Without it all nodes are fake and run no containers.")
     labels = kube.gpu_labels(MEMORY_MIB, "default")
     real = "" if reason else "node-0"
-    has_csi = bool(real) and not csi_rig.why_no_definitions()
+    undefined = csi_rig.why_no_definitions()
+    has_csi = bool(real) and not undefined
     cluster = kube.start(node=real, node_labels=labels, has_csi=has_csi, state_dir=state_dir, is_ours=False)
     if real:
         cluster.set_gpus(real, gpus)
@@ -76,6 +77,8 @@ def _up(state_dir: Path, nodes: int, gpus: int) -> None:
         print(f"Its pods reach this machine at {cluster.host_address}.")
     if has_csi:
         print(f"The storage class {csi_rig.CLASS} makes volumes with snapshots: directories of this machine.")
+    elif real:
+        print(f"There is no storage class {csi_rig.CLASS}, which has snapshots and caches. {undefined}")
 
 
 def _down(state_dir: Path) -> None:

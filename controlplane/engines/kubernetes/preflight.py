@@ -320,12 +320,17 @@ def _storage(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _snapshots(client: Client, profile: ClusterProfile) -> Checks:
-    classes = _listed(client, "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses")
+    group = "/apis/snapshot.storage.k8s.io/v1"
+    classes = _listed(client, f"{group}/volumesnapshotclasses")
+    is_defined = classes is not None or _found_at(client, group) is not None
     known = ", ".join(each["metadata"]["name"] for each in classes or ())
+    absent = "The CustomResourceDefinitions of VolumeSnapshots are not installed, nor is their controller."
+    lost = "Volumes have no snapshots."
     return _first(
         "snapshots",
         (known, OK, f"Snapshot classes: {known}."),
-        (True, WARNING, "There is no volume snapshot class.", "Volumes have no snapshots."),
+        (not is_defined, WARNING, absent, lost),
+        (True, WARNING, "There is no volume snapshot class.", lost),
     )
 
 
