@@ -5,7 +5,15 @@ from typing import TypeVar
 
 from django.db.models import Model, Q, QuerySet
 
-from controlplane.access import Actor, NotVisible, require_held, role_in, uuid_of, visible_project_ids
+from controlplane.access import (
+    Actor,
+    Forbidden,
+    NotVisible,
+    require_held,
+    role_in,
+    uuid_of,
+    visible_project_ids,
+)
 from controlplane.models import Role
 from datasets.models import Artifact, Cache, CacheLocation, Dataset, DatasetVersion, Snapshot, Volume
 
@@ -122,5 +130,10 @@ def cache_for(actor: Actor, cache_id: str, *, needed: str = Role.VIEWER) -> Cach
 def require_role(actor: Actor, dataset: Dataset, needed: str, missing: NotVisible) -> None:
     """Raise `missing` if the actor may not read the dataset, Forbidden if the actor has a lower role than
     `needed`. Every user has the role viewer for a shared dataset."""
-    held = role_in(actor, dataset.project) or (Role.VIEWER if dataset.is_shared else None)
+    held = role_in(actor, dataset.project)
+    if held is None and dataset.is_shared:
+        if needed == Role.VIEWER:
+            return
+        where = f"This needs the role {needed} in its project {dataset.project.name}"
+        raise Forbidden(f"{dataset.name} is shared for reading. {where}, of which you are not a member.")
     require_held(actor, dataset.project, held, needed, missing)

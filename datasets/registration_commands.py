@@ -35,10 +35,10 @@ REPORT_SECONDS = 1.0
 
 
 class Registered(NamedTuple):
-    """The created version, and a sentence about files that were left out."""
+    """The version of the directory, and sentences about it: see `_remarks`."""
 
     version: DatasetVersion
-    left_out: str
+    remarks: str
 
 
 @register
@@ -69,12 +69,11 @@ class RegisterDirectory(CommandHandler):
                 raise CommandRefused(conflict.code, conflict.detail, is_passing=True) from conflict
             except Invalid as refused:
                 raise CommandRefused(refused.errors[0].code, refused.errors[0].detail) from refused
-        left = [(one.path, one.reason) for one in found.skipped]
-        return Registered(version, f"Left out: {_named(left)}." if left else "")
+        return Registered(version, _remarks(row, version, [(one.path, one.reason) for one in found.skipped]))
 
     def on_done(self, command: Command, result: Registered | None) -> None:
         if result is not None:
-            finish_registration(command.subject_id, result.version, result.left_out)
+            finish_registration(command.subject_id, result.version, result.remarks)
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
         return refusal.code in LAKE_AWAY or super().may_retry(command, refusal)
@@ -84,6 +83,14 @@ class RegisterDirectory(CommandHandler):
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
         fail_registration(command.subject_id, refusal.code, refusal.message)
+
+
+def _remarks(row: DatasetRegistration, version: DatasetVersion, left: list[tuple[bytes, str]]) -> str:
+    """Return sentences about a registration that has ended with `version`: that nothing changed, and which files were
+    left out. "" for neither."""
+    # Not whether this try created it: an earlier try may have, and was killed before it wrote so.
+    old = f"Nothing changed since version {version.number}." if version.created_at < row.created_at else ""
+    return " ".join(filter(None, (old, f"Left out: {_named(left)}." if left else "")))
 
 
 def _synced(row: DatasetRegistration, run: CommandRun) -> Synced:

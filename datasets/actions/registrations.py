@@ -77,11 +77,10 @@ def registration_waits(registration_id: str, code: str, message: str) -> None:
             dataset_happened("dataset.registration_waits", row.dataset, SYSTEM)
 
 
-def finish_registration(registration_id: str, version: DatasetVersion, left_out: str) -> None:
-    """Mark a registration (by id) as ready, with its version. `left_out`: a sentence about skipped files, "" for
-    none."""
+def finish_registration(registration_id: str, version: DatasetVersion, remarks: str) -> None:
+    """Mark a registration (by id) as ready, with its version. `remarks`: sentences for the user, "" for none."""
     ready = {"state": DatasetRegistration.READY, "version": version, "reason": ""}
-    _end(registration_id, **ready, message=left_out[:LONGEST_MESSAGE])
+    _end(registration_id, **ready, message=remarks[:LONGEST_MESSAGE])
 
 
 def fail_registration(registration_id: str, code: str, message: str) -> None:

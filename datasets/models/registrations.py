@@ -19,7 +19,8 @@ class DatasetRegistration(models.Model):
     # The message of the version that it creates.
     note = models.CharField(max_length=500, blank=True, default="")
     state = models.CharField(max_length=7, default=PENDING)
-    # Why it failed or waits: a code and a sentence. When ready, `message` is about files that were left out.
+    # Why it failed or waits: a code and a sentence. When ready, `message` says that nothing changed and which
+    # files were left out.
     reason = models.CharField(max_length=64, blank=True, default="")
     message = models.CharField(max_length=500, blank=True, default="")
     files_done = models.PositiveIntegerField(default=0)

@@ -7,7 +7,7 @@ import pytest
 
 from datasets.ingest.reader import hash_file
 from datasets.manifests import EXECUTABLE, FILE, LINK, Manifest
-from datasets.storage.base import ContentDamaged, Lake
+from datasets.storage.base import Blocked, ContentDamaged, Lake
 from datasets.storage.cache import CacheStore
 from tests.contract.caches import FILES, LARGE, inodes, kept
 from tests.contract.lakes import LakeKit
@@ -196,3 +196,14 @@ def test_damage_that_was_found_in_the_earlier_layout_is_repaired(lake: Lake, sto
     assert damaged.read_bytes() == b"alpha"
     assert (store.tree("one") / "run.sh").stat().st_ino == kept_inode
     assert not list((store.root / "damaged").iterdir())
+
+
+@pytest.mark.parametrize("target", [b"/etc/passwd", b"../../other"])
+def test_a_link_out_of_the_version_is_named_and_not_called_damaged(
+    lake: Lake, store: CacheStore, target: bytes
+):
+    manifest = kept(lake, FILES | {"sub/out": (LINK, target)})
+    with pytest.raises(Blocked, match="sub/out is a link that leads out of the version") as refused:
+        store.fill("v", lake, manifest)
+    assert (refused.value.code, refused.value.is_passing) == ("link_leaves_tree", False)
+    assert not store.tree("v").exists()

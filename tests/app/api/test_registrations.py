@@ -71,6 +71,10 @@ def test_an_allowed_directory_becomes_a_version(api: Any, cast: Cast, dataset: D
     )
     assert api("ben").post(f"versions/{version['id']}/verify").body["is_intact"] is True
     assert os.access(source / "sub/large.bin", os.W_OK), "the source is left as it was"
+    same = register(api, dataset, source)
+    work()
+    done = state(api, dataset, same.body)
+    assert (done["version"], done["reason"]["message"]) == (1, "Nothing changed since version 1.")
     (source / "a.txt").write_text("other")
     again = register(api, dataset, source)
     work()
