@@ -12,6 +12,7 @@ from controlplane.config import environment as env
 from controlplane.config.service_hosts import services_host
 from controlplane.config.state_files import make_private
 from controlplane.engines.kinds import engine_kinds
+from datasets.git_source import SCHEMES as GIT_SCHEMES
 from datasets.storage.bucket_config import bucket_config
 from datasets.storage.classes import storage_classes
 
@@ -80,7 +81,7 @@ try:
 except ValueError as error:
     raise env.SettingInvalid(f"TRAINYARD_STORAGE_CLASSES: {error}") from error
 CACHE_DIR = (STATE_DIR / env.text(os.environ, "TRAINYARD_CACHE_DIR")).resolve()  # versions beside the GPUs
-GIT_SOURCES = env.items(os.environ, "TRAINYARD_GIT_SOURCES")
+GIT_SOURCES = env.url_prefixes(os.environ, "TRAINYARD_GIT_SOURCES", GIT_SCHEMES)
 HOST_PATHS = env.items(os.environ, "TRAINYARD_HOST_PATHS")
 DATASET_SOURCES = env.items(os.environ, "TRAINYARD_DATASET_SOURCES")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")

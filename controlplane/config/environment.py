@@ -5,7 +5,7 @@ Every setting is declared once in `SETTINGS`, from which docs/reference/settings
 
 import ipaddress
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -269,6 +269,17 @@ def choice(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
 def items(env: Mapping[str, str], name: str) -> list[str]:
     """Return the comma-separated parts of a variable, stripped of blanks; empty parts are dropped."""
     return [part.strip() for part in text(env, name).split(",") if part.strip()]
+
+
+def url_prefixes(env: Mapping[str, str], name: str, schemes: Sequence[str]) -> list[str]:
+    """Return a variable of comma-separated URLs. Raise SettingInvalid for one that does not begin with one of the
+    `schemes` and ://."""
+    found = items(env, name)
+    for item in found:
+        if not item.startswith(tuple(f"{scheme}://" for scheme in schemes)):
+            known = ", ".join(f"{scheme}://" for scheme in schemes)
+            raise SettingInvalid(f"{name}: {item} does not begin with one of {known}.")
+    return found
 
 
 def networks(env: Mapping[str, str], name: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:

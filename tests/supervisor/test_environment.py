@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from controlplane.config.environment import SettingInvalid, database, networks
+from controlplane.config.environment import SettingInvalid, database, networks, url_prefixes
 from controlplane.http.health import failing_check
 from controlplane.models import Lease
 
@@ -26,6 +26,15 @@ def test_a_database_url_carries_the_options_of_its_library() -> None:
 def test_an_option_that_is_none_is_refused() -> None:
     with pytest.raises(SettingInvalid, match="the option sslmod; known are sslmode,"):
         database(f"{URL}?sslmod=require", Path("/nowhere"))
+
+
+def test_a_git_source_whose_scheme_never_matches_is_refused() -> None:
+    name, schemes = "TRAINYARD_GIT_SOURCES", ("https", "ssh")
+    found = url_prefixes({name: "https://git.example/a, ssh://git@git.example"}, name, schemes)
+    assert found == ["https://git.example/a", "ssh://git@git.example"]
+    for wrong in ("git://git.example", "git@git.example:team", "git.example"):
+        with pytest.raises(SettingInvalid, match=f"{wrong} does not begin with one of https://, ssh://"):
+            url_prefixes({name: wrong}, name, schemes)
 
 
 def test_a_proxy_that_is_no_network_is_refused() -> None:
