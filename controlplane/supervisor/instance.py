@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from controlplane.config.state_files import make_private
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MAX_WEB_PROCESSES = 64
+_HOLDER = re.compile(r"process (\d+), (\S+)\n")
 
 
 class CannotStart(Exception):
@@ -85,6 +87,16 @@ def claim(instance: Instance) -> int:
     os.ftruncate(handle, 0)
     os.write(handle, f"process {os.getpid()}, {instance.public_url}\n".encode())
     return handle
+
+
+def running_url(state_dir: Path) -> str:
+    """Return the address of the instance that runs on a state directory, "" if none does or another user's does."""
+    try:
+        found = _HOLDER.fullmatch((state_dir / "control" / "lock").read_text())
+    except OSError:
+        return ""
+    # A try to lock the file would make an instance that starts at this moment fail.
+    return found[2] if found and Path("/proc", found[1]).exists() else ""
 
 
 def bind(instance: Instance) -> socket.socket:

@@ -1,5 +1,6 @@
 """What `make demo` makes and tells: who can sign in, whether anything runs, where to look, and what data there is."""
 
+import os
 import re
 from io import StringIO
 
@@ -8,6 +9,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from controlplane.models import Lease, User
+from controlplane.supervisor.instance import claim, read_instance
 from datasets.management.commands.demo_data import picture
 from datasets.models import Dataset
 from datasets.queries.lake import lake_of, manifest_named
@@ -42,6 +44,16 @@ def test_again_with_a_running_loop_it_makes_nothing_new_and_says_where_to_look(c
     assert "not running" not in said
     assert "the passwords are shown" not in said
     assert "ana, ben, chi, dora" in said
+
+
+def test_the_address_is_that_of_the_running_instance_unless_one_is_stated(cast, settings, tmp_path):
+    settings.STATE_DIR, settings.STATED_URL = tmp_path, ""
+    Lease.objects.update_or_create(name="loop", defaults={"completed_at": timezone.now()})
+    lock = claim(read_instance({"TRAINYARD_STATE_DIR": str(tmp_path), "TRAINYARD_PORT": "8123"}))
+    assert "Watch them at http://127.0.0.1:8123/" in demo()
+    settings.STATED_URL = "https://yard.example"
+    assert "Watch them at https://yard.example/" in demo()
+    os.close(lock)
 
 
 def test_the_data_of_the_demo_can_be_read_and_is_made_once(cast, own_lakes):

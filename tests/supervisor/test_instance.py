@@ -13,7 +13,7 @@ import pytest
 import redis as redis_client
 
 from controlplane.supervisor import programs
-from controlplane.supervisor.instance import CannotStart, Instance, bind, claim, read_instance
+from controlplane.supervisor.instance import CannotStart, Instance, bind, claim, read_instance, running_url
 from controlplane.supervisor.supervise import is_make_waiting
 from tests import servers
 from tests.waiting import wait_until
@@ -21,6 +21,16 @@ from tests.waiting import wait_until
 
 def instance_of(state_dir: Path, port: int = 8000) -> Instance:
     return read_instance({"TRAINYARD_STATE_DIR": str(state_dir), "TRAINYARD_PORT": str(port)})
+
+
+def test_the_address_of_a_running_instance_is_that_of_its_lock(tmp_path: Path) -> None:
+    assert running_url(tmp_path) == ""
+    lock = claim(instance_of(tmp_path, 8123))
+    assert running_url(tmp_path) == instance_of(tmp_path, 8123).public_url
+    os.close(lock)
+    # Above the largest process id of Linux.
+    (tmp_path / "control" / "lock").write_text("process 4194305, http://127.0.0.1:8123\n")
+    assert running_url(tmp_path) == ""
 
 
 def test_the_second_on_a_state_directory_is_refused_and_told_who_has_it(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import create_project, set_member
 from controlplane.loop.claims import is_fresh
 from controlplane.models import Cluster, Project, Role, User
+from controlplane.supervisor.instance import running_url
 from jobs.actions import submit_job
 
 # The loop completes a cycle every second; if none was completed for this long, it is not running.
@@ -130,7 +131,10 @@ class Command(BaseCommand):
 
 def _where_to_look() -> str:
     if is_fresh("loop", LOOP_SECONDS):
-        return f"Watch them at {settings.PUBLIC_URL}/"
+        # The instance may have been started with another TRAINYARD_PORT than this command.
+        return (
+            f"Watch them at {settings.STATED_URL or running_url(settings.STATE_DIR) or settings.PUBLIC_URL}/"
+        )
     # A loop that has just been started on a busy machine has completed no cycle yet.
     return (
         "The jobs wait: `make up` is not running, or its loop has not begun yet. Once it has, watch them at"
