@@ -20,6 +20,7 @@ NBSP = "\u00a0"
 # column.
 POINT_WIDE, DIGIT_WIDE = "\u2008", "\u2007"
 MOST_DECIMALS = 3
+_SECOND_ZERO = re.compile(f" 0{NBSP}[smh]$")
 NUMBER = re.compile(r"-?[\d,]+(\.\d+)?")
 
 
@@ -121,8 +122,8 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Format an age in seconds: "just now", "3 m ago"."""
-    return "just now" if seconds < 5 else f"{duration(seconds)} ago"
+    """Format an age in seconds: "just now", "3 m ago"; without a second unit that is 0: "5 h ago"."""
+    return "just now" if seconds < 5 else f"{_SECOND_ZERO.sub('', duration(seconds))} ago"
 
 
 def figure(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +31,11 @@ def age(moment: str | None) -> str:
     if not moment:
         return ""
     return duration(time.time() - datetime.fromisoformat(moment).timestamp())
+
+
+def ago(moment: str | None) -> str:
+    """Return an age (see `age`) as text, without a second unit that is 0: `7m05s ago`, `5h ago`."""
+    return f"{re.sub('(?<=[mhd])00[smh]$', '', age(moment))} ago"
 
 
 def local_time(moment: str | None) -> str:
@@ -106,7 +112,7 @@ def progress_line(report: dict[str, Any]) -> str:
 def checkpoint(report: dict[str, Any] | None) -> str:
     """Return a job's newest checkpoint for a table cell: `step 1200, 40s ago`; "" if the job reported none."""
     step, at = (report or {}).get("checkpoint_step"), (report or {}).get("checkpoint_at")
-    when = "" if at is None else f"{age(datetime.fromtimestamp(at, UTC).isoformat())} ago"
+    when = "" if at is None else ago(datetime.fromtimestamp(at, UTC).isoformat())
     return ", ".join(part for part in ("" if step is None else f"step {step}", when) if part)
 
 

@@ -99,8 +99,8 @@ export function showSince(node) {
   if (!node.title) node.title = absolute(iso);
 }
 
-/** "just now", "3 m ago" */
+/** "just now", "3 m ago"; without a second unit that is 0: "5 h ago" */
 export function ago(seconds) {
   if (seconds < 5) return "just now";
-  return `${duration(seconds)} ago`;
+  return `${duration(seconds).replace(/ 0\u00a0[smh]$/, "")} ago`;
 }

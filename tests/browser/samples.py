@@ -44,6 +44,16 @@ DURATIONS = [
     (86400, f"1{NBSP}d 0{NBSP}h"),
     (187200, f"2{NBSP}d 4{NBSP}h"),
 ]
+AGES = [
+    (3, "just now"),
+    (30, f"30{NBSP}s ago"),
+    (60, f"1{NBSP}m ago"),
+    (65, f"1{NBSP}m 5{NBSP}s ago"),
+    (600, f"10{NBSP}m ago"),
+    (18000, f"5{NBSP}h ago"),
+    (18600, f"5{NBSP}h 10{NBSP}m ago"),
+    (86400, f"1{NBSP}d ago"),
+]
 FIGURES = [
     (None, "–"),
     (0, "0"),

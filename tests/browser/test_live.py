@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Route
 
 from tests.browser.conftest import Open, Yard
-from tests.browser.samples import DURATIONS, FIGURES, MEBIBYTES, NUMBERS, PERCENTS, PROGRESS
+from tests.browser.samples import AGES, DURATIONS, FIGURES, MEBIBYTES, NUMBERS, PERCENTS, PROGRESS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -177,7 +177,7 @@ def test_server_and_browser_write_numbers_alike(open_as: Open):
     page = open_as("ana").page
     cases = {
         "number": NUMBERS, "percent": PERCENTS, "mebibytes": MEBIBYTES, "duration": DURATIONS, "figure": FIGURES,
-        "fraction": PROGRESS,
+        "ago": AGES, "fraction": PROGRESS,
     }  # fmt: skip
     for name, samples in cases.items():
         written = page.evaluate(WRITE, [name, [value for value, _text in samples]])

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
-from controlplane.cli import jsonpath, yaml_dump
+from controlplane.cli import formats, jsonpath, yaml_dump
 from controlplane.cli.errors import CliError
 from controlplane.cli.output import as_json
 from controlplane.cli.tables import Column, plain_table
@@ -292,3 +292,19 @@ def test_a_job_is_described_with_its_data(server, yard):
     assert rows["Snapshots on"].strip() == "success, epoch"
     assert rows["Keeps"].strip() == "out as model"
     assert rows["Progress"].strip() == "step 1, loss=0.333333, accuracy=0.941176"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (5, "5s ago"),
+        (65, "1m05s ago"),
+        (420, "7m ago"),
+        (18_000, "5h ago"),
+        (18_600, "5h10m ago"),
+        (172_800, "2d ago"),
+    ],
+)
+def test_an_age_has_no_second_unit_that_is_zero(monkeypatch, seconds, text):
+    monkeypatch.setattr(formats.time, "time", lambda: 1_000_000_000.5 + seconds)
+    assert formats.ago(datetime.fromtimestamp(1_000_000_000, UTC).isoformat()) == text

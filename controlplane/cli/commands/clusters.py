@@ -346,7 +346,7 @@ def _show(session: Session, cluster: Row) -> None:
         session.output.line("\nSettings")
         session.output.line("\n".join(f"  {name}={value}" for name, value in settings))
     if status["checks"]:
-        session.output.line(f"\nChecks, {formats.age(status['checked_at'])} ago")
+        session.output.line(f"\nChecks, {formats.ago(status['checked_at'])}")
         session.output.rows(status["checks"], CHECK_COLUMNS)
 
 

@@ -142,7 +142,7 @@ def describe(args: Namespace, session: Session) -> None:
 
 def _measured(volume: Row) -> str:
     """Return what a volume holds and when that was measured: it may have been before its last job."""
-    when = f", measured {formats.age(volume['measured_at'])} ago" if volume["measured_at"] else ""
+    when = f", measured {formats.ago(volume['measured_at'])}" if volume["measured_at"] else ""
     return f"{used_text(volume)}{when}"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dashboards import formats
-from tests.browser.samples import DURATIONS, FIGURES, MEBIBYTES, NUMBERS, PERCENTS, PROGRESS
+from tests.browser.samples import AGES, DURATIONS, FIGURES, MEBIBYTES, NUMBERS, PERCENTS, PROGRESS
 
 
 @pytest.mark.parametrize(("value", "text"), NUMBERS)
@@ -36,8 +36,9 @@ def test_fraction(value: object, share: float | None):
     assert formats.fraction(value) == share
 
 
-def test_ago():
-    assert (formats.ago(3), formats.ago(65)) == ("just now", "1\u00a0m 5\u00a0s ago")
+@pytest.mark.parametrize(("seconds", "text"), AGES)
+def test_ago(seconds: float, text: str):
+    assert formats.ago(seconds) == text
 
 
 def test_a_column_of_numbers_has_its_points_below_one_another() -> None:
