@@ -1,7 +1,7 @@
 """Shared parts of the command handlers of data: their queue, removals, a time limit that ends with the claim, and
 refusals."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -33,10 +33,12 @@ def is_cancelled(run: CommandRun) -> bool:
     return False
 
 
-def budget_of(run: CommandRun, seconds: float | None = None) -> Budget:
+def budget_of(
+    run: CommandRun, seconds: float | None = None, give_way: Callable[[], None] | None = None
+) -> Budget:
     """Return a budget of `seconds` (None: without a limit) that also ends when the claim of the command of `run`
-    is lost."""
-    return Budget(seconds, partial(is_cancelled, run), run.give_way, run.waited_seconds)
+    is lost. `give_way`: in place of that of `run`."""
+    return Budget(seconds, partial(is_cancelled, run), give_way or run.give_way, run.waited_seconds)
 
 
 @contextmanager

@@ -26,10 +26,14 @@ UNREAD_BYTES = 4096
 
 class PodPause:
     """Pauses programs through a process in a pod: the counterpart of datasets.storage.quiesce.Pause for volumes
-    that only pods can access."""
+    that only pods can access. `has_paused`: whether all programs paused when they were asked."""
 
     def __init__(self, process: Process | None, budget: Budget) -> None:
         self._process, self._budget, self._unread = process, budget, b""
+        self.has_paused = False
+
+    def __bool__(self) -> bool:
+        return self.has_paused
 
     def answer(self, seconds: float) -> str:
         """Return the next line of the process's output; "" at its end or after `seconds`. Raises what the
@@ -83,7 +87,7 @@ def quiesced_by_pod(volume: Volume, token: str, jobs: Collection[str], budget: B
     Raises what `budget` raises."""
     pause = PodPause(_asking(volume, token, jobs), budget)
     try:
-        pause.answer(START_SECONDS + quiesce.WAIT_SECONDS)
+        pause.has_paused = pause.answer(START_SECONDS + quiesce.WAIT_SECONDS) == quiesce.PAUSED
         yield pause
     finally:
         pause.end()

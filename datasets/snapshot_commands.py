@@ -1,5 +1,6 @@
 """Command handlers that take and remove snapshots."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ from datasets.models import Snapshot, Volume
 from datasets.models.volumes import DELETING, READY
 from datasets.pod_quiesce import PodPause, quiesced_by_pod
 from datasets.queries.volumes import claims_volumes, writing_jobs, writing_pods
-from datasets.storage.quiesce import Pause, quiesced
+from datasets.storage.quiesce import LONGEST_PAUSE_SECONDS, Pause, quiesced
 from datasets.storage.volume_files import VolumeFiles
 from datasets.storage.volumes import Taken, VolumeStorage
 from datasets.volume_storage import storage_of_snapshot
@@ -83,29 +84,39 @@ class TakeSnapshot(CommandHandler):
             is_written = writers or writing_jobs(snapshot.volume)
             return taken, snapshot.consistency or (CRASH if is_written else IDLE)
         with _paused(snapshot.volume, storage, key, writers, run) as pause:
-            settle = _Settling(snapshot, pause, writers)
+            settle = _Settling(snapshot, pause, writers, run)
             if claims_volumes(snapshot.project):
                 # Kept for a later try if this one does not see the content, also if the programs have ended by then.
                 snapshot_cut(key, CRASH)
-            taken = storage.take(key, volume, _before(snapshot), budget_of(run), report, settle)
-            return taken, settle()
+            budget = budget_of(run, give_way=settle.give_way)
+            return storage.take(key, volume, _before(snapshot), budget, report, settle), settle()
 
 
 class _Settling:
     """Finds the consistency of a snapshot when its content is there, and then lets the programs continue that `pause`
     stopped. Its later calls return what the first one found."""
 
-    def __init__(self, snapshot: Snapshot, pause: Pause | PodPause, writers: list[str]) -> None:
-        self._snapshot, self._pause, self._writers, self.consistency = snapshot, pause, writers, ""
+    def __init__(
+        self, snapshot: Snapshot, pause: Pause | PodPause, writers: list[str], run: CommandRun
+    ) -> None:
+        self._snapshot, self._pause, self._writers, self._run = snapshot, pause, writers, run
+        self._consistency, self._until = "", time.monotonic() + LONGEST_PAUSE_SECONDS
 
     def __call__(self) -> str:
         assert self._snapshot.volume is not None
-        if not self.consistency:
+        if not self._consistency:
             is_quiet = self._pause.has_lasted() and writing_jobs(self._snapshot.volume) == self._writers
-            self.consistency = QUIESCED if is_quiet else CRASH
+            self._consistency = QUIESCED if is_quiet else CRASH
             # Kept for a try that goes on after this one was killed.
-            snapshot_cut(str(self._snapshot.pk), self.consistency)
-        return self.consistency
+            snapshot_cut(str(self._snapshot.pk), self._consistency)
+        return self._consistency
+
+    def give_way(self) -> None:
+        """Do what CommandRun.give_way does, but not while programs are paused: the end of the try would end the pause,
+        and the snapshot would be crash-consistent."""
+        is_paused = self._pause and not self._consistency and time.monotonic() < self._until
+        if not is_paused:
+            self._run.give_way()
 
 
 @register

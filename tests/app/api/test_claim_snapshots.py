@@ -1,5 +1,7 @@
 """Snapshots of claims: what a later try at one says of programs that wrote during an earlier one."""
 
+from contextlib import nullcontext
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from controlplane.engines.base import EngineUnreachable
 from controlplane.models import Command
 from datasets.actions.snapshots import take_snapshot
 from datasets.models import Snapshot
+from datasets.pod_quiesce import PodPause
+from datasets.storage.base import UNLIMITED
 from datasets.storage.volumes import Taken
 from jobs.models import Pod
 from tests.app.api.placing import place
@@ -28,8 +32,12 @@ class Driver:
         self.answers = list(answers)
 
     def take(self, key: str, volume: str, before: str | None, budget: Any, *calls: Any) -> Taken:
-        if self.answers.pop(0) == "away":
+        answer = self.answers.pop(0)
+        if answer == "away":
             raise EngineUnreachable("no route")
+        if answer == "slow":
+            budget.give_way()
+            calls[-1]()
         return Taken(None, 1, None)
 
 
@@ -57,3 +65,28 @@ def test_a_job_that_ends_between_two_tries_has_written_into_the_snapshot(
     carry_out_here(command.pk)
     snapshot = Snapshot.objects.get()
     assert (snapshot.state, snapshot.consistency, driver.answers) == ("ready", consistency, [])
+
+
+@pytest.mark.parametrize(
+    ("has_paused", "seconds", "seen"),
+    [(True, 60, ("ready", "quiesced")), (True, 0, ("pending", "crash")), (False, 60, ("pending", "crash"))],
+    ids=["paused", "paused too long", "not paused"],
+)
+def test_programs_stay_paused_for_the_content_while_other_commands_wait(
+    cast: Any, driver: Driver, monkeypatch: pytest.MonkeyPatch, has_paused: bool, seconds: float, seen: Any
+) -> None:
+    """On a busy control plane each snapshot of a driver that needs 5 s for the content was only crash-consistent."""
+    pause = PodPause(None, UNLIMITED)
+    pause.has_paused = has_paused
+    monkeypatch.setattr(PodPause, "has_lasted", lambda pause: pause.has_paused)
+    monkeypatch.setattr("datasets.snapshot_commands.quiesced_by_pod", lambda *_: nullcontext(pause))
+    monkeypatch.setattr("datasets.snapshot_commands.LONGEST_PAUSE_SECONDS", seconds)
+    driver.answers = ["slow"]
+    volume, other = make_volume(cast.project), make_volume(cast.project, "other")
+    place(make_job(cast.project, volumes=[{"volume": "data", "mount_path": "/mnt"}]))
+    waiting = take_snapshot(other, actor=SYSTEM)
+    Command.objects.filter(subject_id=waiting.pk).update(not_before=NOW - timedelta(days=1))
+    snapshot = take_snapshot(volume, actor=SYSTEM)
+    carry_out_here(Command.objects.get(subject_id=snapshot.pk).pk)
+    snapshot.refresh_from_db()
+    assert (snapshot.state, snapshot.consistency) == seen
