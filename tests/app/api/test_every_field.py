@@ -68,6 +68,8 @@ VALID: dict[str, dict[str, Any]] = {
     "datasets/{dataset_id}/tags": {"name": "golden", "version": "1"},
     "datasets/{dataset_id}/registrations": {"path": "/data"},
     "versions/{version_id}/subsets": {"name": "part", "include": ["*"]},
+    "snapshots/{snapshot_id}/restore": {"name": "copy"},
+    "volumes/{volume_id}/clone": {"name": "copy"},
     "volumes": {"project": "team-a", "name": "data", "size": "10Gi"},
 }
 
