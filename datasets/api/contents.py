@@ -381,6 +381,9 @@ def _verified(entry: Entry, pieces: Iterable[bytes]) -> Iterator[bytes]:
     hashed, size, last = sha256(), 0, None
     for piece in pieces:
         if last is not None:
+            # The content has ended, whatever size the manifest of a client says.
+            if not piece:
+                break
             yield last
         hashed.update(piece)
         size, last = size + len(piece), piece

@@ -293,6 +293,26 @@ def test_a_damaged_content_is_not_downloaded_as_the_file(api, dataset, monkeypat
         ben.get(f"versions/{version.pk}/content?path=a.txt", accept="*/*")
 
 
+def test_a_file_that_is_shorter_than_its_manifest_says_is_not_read_on(api, dataset, monkeypatch):
+    ben, lying = api("ben"), manifest_of({"a.txt": "alpha"})
+    lying.sizes[0] = 1 << 50
+    path = f"datasets/{dataset.pk}/content"
+    for what, sent in (("packs", pack_of(b"alpha")), ("manifests", lying.encode())):
+        assert ben.send("PUT", f"{path}/{what}", sent, content_type=BYTES).status == 200
+    version = ben.post(f"datasets/{dataset.pk}/versions", {"manifest": lying.hash, "parent": 0}).body["id"]
+    lake, reads = lake_of(dataset.project), []
+    read = type(lake).read
+
+    def counted(*given):
+        reads.append(given)
+        assert len(reads) < 10
+        return read(*given)
+
+    monkeypatch.setattr(type(lake), "read", counted)
+    refused = ben.get(f"versions/{version}/content?path=a.txt", accept="*/*")
+    assert (refused.status, refused.code) == (409, "content_damaged")
+
+
 def test_sizes_that_are_not_those_of_the_contents_do_not_fill_the_memory(api, dataset, monkeypatch):
     ben, lying = api("ben"), manifest_of({"a.txt": "alpha" * 9})
     lying.sizes[0] = 0
