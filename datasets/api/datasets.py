@@ -29,11 +29,11 @@ from datasets.queries.datasets import (
     dataset_shape,
     dataset_shapes,
     find_version,
+    unknown_version,
     version_rows,
     version_shape,
     version_shapes,
 )
-from datasets.queries.mounts import unknown_version
 
 MANIFEST_DIGITS = 64
 

@@ -12,6 +12,7 @@ from controlplane.models import Role
 from datasets.access import snapshot_for, visible_snapshots, volume_for
 from datasets.actions.snapshots import delete_snapshot, restore_snapshot, take_snapshot
 from datasets.api.schemas import SNAPSHOT
+from datasets.api.volumes import MODE_FIELD
 from datasets.queries.volumes import (
     snapshot_rows,
     snapshot_shape,
@@ -19,13 +20,9 @@ from datasets.queries.volumes import (
     snapshots_taken_for,
     volume_shape,
 )
-from jobs.fields.mounts import ACCESS_MODES, access_mode
 
 NEW_SNAPSHOT = {"volume": BodyField(fields.text(36), {**STRING, "format": "uuid"}, is_required=True)}
-RESTORE = {
-    "name": label_field(63, is_required=True),
-    "access_mode": BodyField(access_mode, {**STRING, "enum": list(ACCESS_MODES)}),
-}
+RESTORE = {"name": label_field(63, is_required=True), "access_mode": MODE_FIELD}
 CAUSES = query.texts("With these causes.")
 SNAPSHOTS = Listing(
     SNAPSHOT,

@@ -15,8 +15,13 @@ from datasets.actions.subsets import delete_subset, save_subset
 from datasets.api.schemas import VERSION
 from datasets.manifests import FILES_MOST, PATH_MOST_BYTES
 from datasets.models import DatasetVersion
-from datasets.queries.datasets import subset_rows, version_rows, version_shape, version_shapes
-from datasets.queries.mounts import unknown_subset
+from datasets.queries.datasets import (
+    subset_rows,
+    unknown_subset,
+    version_rows,
+    version_shape,
+    version_shapes,
+)
 from datasets.selection import PATTERN_MOST_BYTES, PATTERNS_MOST, Selection
 
 # Limit on the body's bytes; enough for the list of all paths of a large version.

@@ -38,6 +38,7 @@ from jobs.fields.mounts import ACCESS_MODES, access_mode, size_bytes
 
 SIZE = {"anyOf": [{"type": "integer"}, {"type": "string"}], "description": 'Bytes, or a text such as "10Gi".'}
 MODE = {**STRING, "enum": list(ACCESS_MODES)}
+MODE_FIELD = BodyField(access_mode, MODE)
 Action = Callable[..., Volume]
 _label = label_field(63, is_required=True)
 _keep = BodyField(fields.optional(fields.whole(1, 100_000)), nullable({**INTEGER, "minimum": 1}))
@@ -53,10 +54,10 @@ NEW_VOLUME = {
     "size": BodyField(size_bytes, SIZE, is_required=True),
     "storage_class": BodyField(fields.dns_label(63), STRING),
     "service_tier": BodyField(fields.text(63), STRING),
-    "access_mode": BodyField(access_mode, MODE),
+    "access_mode": MODE_FIELD,
     **RULES,
 }
-CLONE = {"name": _label, "access_mode": BodyField(access_mode, MODE)}
+CLONE = {"name": _label, "access_mode": MODE_FIELD}
 RESIZE = {"size": BodyField(size_bytes, SIZE, is_required=True)}
 ACCESS_MODE = {"access_mode": BodyField(access_mode, MODE, is_required=True)}
 SERVICE_TIER = {"service_tier": BodyField(fields.text(63), STRING, is_required=True)}

@@ -13,6 +13,8 @@ from datasets.models import Dataset, DatasetTag, DatasetVersion
 from datasets.models.datasets import VersionRows
 
 LATEST = "latest"
+# How many names a refusal of an unknown one gives.
+NAMED = 10
 # As `shown` writes a byte that is not UTF-8.
 _ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f])")
 KINDS = {EXECUTABLE: "executable", LINK: "link"}
@@ -58,6 +60,24 @@ def dataset_shapes(datasets: Sequence[Dataset]) -> list[dict[str, Any]]:
 def dataset_shape(dataset: Dataset) -> dict[str, Any]:
     """Return one dataset in REST form."""
     return _dataset_shape(dataset, dataset.versions.whole().filter(number=dataset.latest).first())
+
+
+def unknown_version(dataset: Dataset, version: str) -> str:
+    """Return that the dataset has no version with this number or tag, and which it has."""
+    if not dataset.latest:
+        return f"{dataset.name} has no version yet."
+    tags = list(dataset.tags.order_by("name").values_list("name", flat=True)[:NAMED])
+    tagged = f" and the tags {', '.join(tags)}" if tags else ""
+    return f"{dataset.name} has no version {version}; it has the numbers 1 to {dataset.latest}{tagged}."
+
+
+def unknown_subset(version: DatasetVersion, subset: str) -> str:
+    """Return that the version has no subset of this name, and which it has."""
+    names = list(subset_rows(version).order_by("subset").values_list("subset", flat=True)[: NAMED + 1])
+    if not names:
+        return f"{version} has no subsets; save one with: yard dataset subset {version}/{subset} --include PATTERN"
+    more = ", ..." if len(names) > NAMED else ""
+    return f"{version} has no subset {subset}; it has {', '.join(names[:NAMED])}{more}."
 
 
 def version_rows(rows: QuerySet[DatasetVersion]) -> list[DatasetVersion]:

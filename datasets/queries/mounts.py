@@ -7,9 +7,7 @@ from django.db.models import Q, QuerySet
 from controlplane.fields import FieldError
 from controlplane.models import Project
 from datasets.models import Dataset, DatasetVersion
-from datasets.queries.datasets import find_version, subset_rows
-
-NAMED = 10
+from datasets.queries.datasets import NAMED, find_version, subset_rows, unknown_subset, unknown_version
 
 
 def mountable(project: Project) -> QuerySet[Dataset]:
@@ -58,21 +56,3 @@ def _known(project: Project) -> str:
         return "It has none; create one with: yard dataset init NAME DIR"
     more = ", ..." if len(names) > NAMED else ""
     return f"There are: {', '.join(names[:NAMED])}{more}."
-
-
-def unknown_subset(version: DatasetVersion, subset: str) -> str:
-    """Return that the version has no subset of this name, and which it has."""
-    names = list(subset_rows(version).order_by("subset").values_list("subset", flat=True)[: NAMED + 1])
-    if not names:
-        return f"{version} has no subsets; save one with: yard dataset subset {version}/{subset} --include PATTERN"
-    more = ", ..." if len(names) > NAMED else ""
-    return f"{version} has no subset {subset}; it has {', '.join(names[:NAMED])}{more}."
-
-
-def unknown_version(dataset: Dataset, version: str) -> str:
-    """Return that the dataset has no version with this number or tag, and which it has."""
-    if not dataset.latest:
-        return f"{dataset.name} has no version yet."
-    tags = list(dataset.tags.order_by("name").values_list("name", flat=True)[:NAMED])
-    tagged = f" and the tags {', '.join(tags)}" if tags else ""
-    return f"{dataset.name} has no version {version}; it has the numbers 1 to {dataset.latest}{tagged}."

@@ -28,6 +28,7 @@ from datasets.storage.writer_pool import WriterPool
 THREADS = min(4, os.cpu_count() or 1)
 # Contents per unit of work of a thread, alone and with a child process.
 _AT_ONCE, _AT_ONCE_PARTED = 200, 1000
+_EXECUTABLE_MODE = READ_ONLY | 0o111
 # Contents per look-up in the lake.
 _LOCATED_AT_ONCE = 20_000
 # Fewer contents are written before a child process has started.
@@ -396,7 +397,7 @@ class _Wanted:
         names = [one.digest + b"x" for one in located] if self._executables else []
         found = [place for place, name in enumerate(names) if name in self._executables]
         if found:
-            yield READ_ONLY | 0o111, [located[place] for place in found], [names[place] for place in found]
+            yield _EXECUTABLE_MODE, [located[place] for place in found], [names[place] for place in found]
 
 
 def _remove_folder(path: bytes) -> None:
@@ -418,7 +419,7 @@ def _make_link(path: bytes, entry: Entry, target: bytes) -> None:
 
 
 def _mode(name: bytes) -> int:
-    return READ_ONLY | 0o111 if len(name) > DIGEST_BYTES else READ_ONLY
+    return _EXECUTABLE_MODE if len(name) > DIGEST_BYTES else READ_ONLY
 
 
 def is_written(path: bytes, name: bytes, size: int) -> bool:
