@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
+from datasets.ingest.arena import ARENA_FROM_BYTES, Arena
 from datasets.ingest.packs import PACK_BYTES
 from datasets.manifests import LINK
 
@@ -38,7 +39,7 @@ class Content(NamedTuple):
     when it was read; UNSETTLED if the file may have changed since with the same mtime."""
 
     digest: bytes
-    data: bytes
+    data: bytes | memoryview
     path: bytes = b""
     mtime_ns: int = 0
 
@@ -53,7 +54,8 @@ class Sink(Protocol):
         """Return the digests whose content is not in the lake."""
 
     def put_contents(self, contents: Sequence[Content]) -> None:
-        """Store contents from memory; `flush` makes them durable."""
+        """Store contents from memory; `flush` makes them durable. Their data stays valid until the next call of
+        `put_contents` or `flush` returns."""
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
         """Store a large file of `size_bytes` that had this digest and `mtime_ns` (see Content) when it was
@@ -74,6 +76,8 @@ class Reader:
         self._prefix, self._sink = os.path.join(root, b""), sink
         self._waiting: dict[bytes, Content] = {}
         self._waiting_bytes = 0
+        # One is filled while the sink writes from the other.
+        self._arena, self._other_arena = Arena(), Arena()
         # Files with an older mtime, in ns, are settled.
         self._settled_ns = 0
 
@@ -121,7 +125,7 @@ class Reader:
         `fstat` per file. Raises FileChanged if either differs now."""
         descriptor = os.open(path, _OPEN_FLAGS)
         try:
-            data = _whole(descriptor, size)
+            data = self._whole(descriptor, size)
             after = os.fstat(descriptor)
         finally:
             os.close(descriptor)
@@ -138,7 +142,7 @@ class Reader:
             if self._is_large(before.st_size):
                 digest = self._large(descriptor, path, before.st_size, mtime)
             else:
-                data = _whole(descriptor, before.st_size)
+                data = self._whole(descriptor, before.st_size)
                 digest = self._keep(Content(sha256(data).digest(), data, path, mtime))
             # stat of the open file: its name may belong to another file by now.
             after = os.fstat(descriptor)
@@ -148,11 +152,18 @@ class Reader:
             raise FileChanged
         return digest, before.st_size, before.st_mtime_ns
 
+    def _whole(self, descriptor: int, size: int) -> bytes | memoryview:
+        if size < ARENA_FROM_BYTES:
+            return _whole(descriptor, size)
+        return _filled(descriptor, self._arena.room(size + 1))
+
     def _keep(self, content: Content) -> bytes:
         digest = content.digest
         # Duplicate contents are sent once.
         if digest not in self._waiting:
             self._waiting[digest] = content
+            if isinstance(content.data, memoryview):
+                self._arena.keep(len(content.data))
             self._waiting_bytes += len(content.data)
             if self._waiting_bytes >= PACK_BYTES or len(self._waiting) >= ASK_AT_ONCE:
                 self._send()
@@ -172,6 +183,8 @@ class Reader:
         self._waiting, self._waiting_bytes = {}, 0
         if contents:
             self._sink.put_contents(contents)
+            self._arena, self._other_arena = self._other_arena, self._arena
+        self._arena.clear()
 
 
 def why_unread(error: OSError) -> Failed:
@@ -202,6 +215,16 @@ def hash_file(descriptor: int, size: int, take: Callable[[memoryview], object] =
     if total != size:
         raise FileChanged
     return hashed.digest()
+
+
+def _filled(descriptor: int, room: memoryview) -> memoryview:
+    """Read a file whose size is known into `room`, which has one byte more, to detect a file that has grown."""
+    size, total = len(room) - 1, 0
+    while total < size and (count := os.preadv(descriptor, [room[total:]], total)):
+        total += count
+    if total != size:
+        raise FileChanged
+    return room[:size]
 
 
 def _whole(descriptor: int, size: int) -> bytes:

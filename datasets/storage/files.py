@@ -215,8 +215,11 @@ def _set_direct(descriptor: int, is_direct: bool) -> bool:
 
 
 def _write_direct(descriptor: int, pieces: Sequence[bytes | memoryview]) -> None:
-    """Write all pieces to a file that is set to direct writes. What does not fill a block at the end is written through
-    the page cache: cutting a longer file would read its last block."""
+    """Write all pieces to a file that is set to direct writes, from where they are or by way of a buffer. What does not
+    fill a block at the end is written through the page cache: cutting a longer file would read its last block."""
+    if len(pieces) == 1 and _is_aligned(pieces[0]):
+        _write_end(descriptor, memoryview(pieces[0]))
+        return
     buffer, filled = _buffer.view, 0
     for piece in pieces:
         left = memoryview(piece)
@@ -227,10 +230,22 @@ def _write_direct(descriptor: int, pieces: Sequence[bytes | memoryview]) -> None
             if filled == _DIRECT_BYTES:
                 _write_view(descriptor, buffer)
                 filled = 0
-    whole = filled - filled % _BLOCK_BYTES
-    _write_view(descriptor, buffer[:whole])
+    _write_end(descriptor, buffer[:filled])
+
+
+def _is_aligned(piece: bytes | memoryview) -> bool:
+    """Return whether a direct write may read a piece from where it is."""
+    # Python gives no address of read-only memory, and places none of it at a page.
+    if isinstance(piece, bytes) or piece.readonly:
+        return False
+    return ctypes.addressof(ctypes.c_char.from_buffer(piece)) % _BLOCK_BYTES == 0
+
+
+def _write_end(descriptor: int, rest: memoryview) -> None:
+    whole = len(rest) - len(rest) % _BLOCK_BYTES
+    _write_view(descriptor, rest[:whole])
     _set_direct(descriptor, False)
-    _write_view(descriptor, buffer[whole:filled])
+    _write_view(descriptor, rest[whole:])
 
 
 def _write_view(descriptor: int, left: memoryview) -> None:

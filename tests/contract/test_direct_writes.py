@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import mmap
 import os
 from pathlib import Path
 
@@ -73,3 +74,22 @@ def test_other_errors_of_a_write_are_raised(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("os.write", full)
     with pytest.raises(OSError, match="full"):
         write_new(tmp_path / "f", bytes(BUFFER))
+
+
+@pytest.mark.parametrize("size", [SMALLEST, SMALLEST + 1, 3 * SMALLEST + BLOCK - 1, 2 * BUFFER + 5000])
+@pytest.mark.parametrize("start", [0, 1, BLOCK])
+def test_what_lies_at_a_block_is_written_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, start: int
+):
+    memory = memoryview(mmap.mmap(-1, start + size))
+    memory[:] = os.urandom(start + size)
+    written, write = [], os.write
+
+    def note(descriptor: int, data: memoryview) -> int:
+        written.append(data.obj is memory.obj)
+        return write(descriptor, data)
+
+    monkeypatch.setattr("os.write", note)
+    write_new(tmp_path / "f", memory[start:])
+    assert (tmp_path / "f").read_bytes() == memory[start:]
+    assert all(written) == (start % BLOCK == 0)
