@@ -126,6 +126,11 @@ def ago(seconds: float) -> str:
     return "just now" if seconds < 5 else f"{_SECOND_ZERO.sub('', duration(seconds))} ago"
 
 
+def until(seconds: float) -> str:
+    """Format a time to come, in seconds: "in 3 m", "now" once it has passed."""
+    return "now" if seconds < 1 else f"in {_SECOND_ZERO.sub('', duration(seconds))}"
+
+
 def figure(value: float | None) -> str:
     """Format a value with three significant figures: 0.08634 -> "0.0863"; a dash for None, NaN and infinity."""
     if value is None or value != value or value in (float("inf"), float("-inf")):

@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from controlplane.config.images import ADDED, BUILT_IN, Catalogue, load_catalogue
 from controlplane.engines.kinds import engine_kind, engine_kinds
 from controlplane.models import Project
+from jobs.kinds.registry import KINDS
 from jobs.lifecycle import SUCCEEDED
 from jobs.models import Job
 
@@ -40,21 +41,34 @@ def known_images(jobs: QuerySet[Job]) -> list[str]:
 
 
 def image_notice(project: Project, spec: Mapping[str, Any]) -> str | None:
-    """Return a warning if the job's image is unknown and its command will run without it, else None."""
+    """Return a warning if the job's image is unknown and its command will run without it, or if it serves a port that
+    the job does not declare, else None."""
     return image_notices(project, [spec])[0]
 
 
 def image_notices(project: Project, specs: Sequence[Mapping[str, Any]]) -> list[str | None]:
     """Return for each job what `image_notice` returns; reads the catalogue at most once, and only if a job needs it."""
     cluster = project.cluster
-    images = [str(spec["image"]) if spec.get("image") and spec.get("command") else None for spec in specs]
-    if engine_kind(cluster.engine).runs_containers or not any(images):
+    if engine_kind(cluster.engine).runs_containers or not any(map(_needs_catalogue, specs)):
         return [None] * len(specs)
     catalogue = installed_images()
-    return [
-        f"{image} is not in the image catalogue, and {cluster.name} runs no containers: the command runs with that"
-        " machine's own programs."
-        if image is not None and catalogue.find(image) is None
-        else None
-        for image in images
-    ]
+    return [_notice(spec, catalogue, cluster.name) if _needs_catalogue(spec) else None for spec in specs]
+
+
+def _needs_catalogue(spec: Mapping[str, Any]) -> bool:
+    # Of the jobs without a command, only those that a user works in serve ports.
+    is_worked_in = KINDS[spec["kind"]].has_interactive_limits
+    return bool(spec.get("image") and (spec.get("command") or (is_worked_in and not spec.get("ports"))))
+
+
+def _notice(spec: Mapping[str, Any], catalogue: Catalogue, cluster: str) -> str | None:
+    name = str(spec["image"])
+    image = catalogue.find(name)
+    if image is None and spec.get("command"):
+        return (
+            f"{name} is not in the image catalogue, and {cluster} runs no containers: the command runs with that"
+            " machine's own programs."
+        )
+    if image is None or image.port is None or spec.get("command") or spec.get("ports"):
+        return None
+    return f"{name} serves a port, and the job declares none: declare {image.port} (--port {image.port})."

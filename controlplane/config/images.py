@@ -25,7 +25,7 @@ class ImageUnknown(LookupError):
 class Image:
     """One entry of the catalogue. `files` are copied into a pod's new working directory, like the files of a
     container image. `preload`: modules that Python programs of this image import first; the local engine forks such a
-    program from a process that has imported them."""
+    program from a process that has imported them. `port`: the one on which it serves, None if it serves none."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -35,6 +35,7 @@ class Image:
     working_dir: str | None = None
     files: tuple[Path, ...] = ()
     preload: tuple[str, ...] = ()
+    port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,9 @@ def _image(name: str, entry: Mapping[str, Any], folder: Path) -> Image:
     working_dir = entry.get("working_dir")
     if not isinstance(working_dir, str | None):
         raise ValueError(f"working_dir of {name} is not a text")
+    port = entry.get("port")
+    if not isinstance(port, int | None):
+        raise ValueError(f"port of {name} is not a number")
     return Image(
         name=name,
         aliases=_texts(entry, "aliases"),
@@ -97,6 +101,7 @@ def _image(name: str, entry: Mapping[str, Any], folder: Path) -> Image:
         working_dir=working_dir,
         files=tuple(folder / file for file in _texts(entry, "files")),
         preload=_texts(entry, "preload"),
+        port=port,
     )
 
 

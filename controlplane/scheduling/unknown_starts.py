@@ -14,6 +14,7 @@ RATE_UNKNOWN = "How fast its dataset is copied is not known yet."
 COPY_FAILED = "The copy of its dataset failed, and when one succeeds is not known."
 COPY_WAITS = "The copy of its dataset waits, and when it goes on is not known."
 VOLUME_UNKNOWN = "When its volume is ready is not known."
+VOLUME_HELD = "When the job that has its volume ends is not known."
 
 
 class UnknownStarts:
@@ -37,7 +38,9 @@ class UnknownStarts:
             return NO_OPEN_NODE
         if job.is_waiting_for_data and data_due(job, self._view.now) is None:
             return _why_no_rate(dict(job.data_progress))
-        return VOLUME_UNKNOWN if job.is_waiting_for_volume else ""
+        if not job.is_waiting_for_volume:
+            return ""
+        return VOLUME_HELD if "held_by" in dict(job.volume_wait) else VOLUME_UNKNOWN
 
 
 def why_unknown(view: ClusterView, job_id: str) -> str:

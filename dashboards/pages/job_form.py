@@ -1,6 +1,6 @@
 """The submit form: converts text fields to the REST submission body, and shows errors at their fields."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +25,14 @@ from jobs.fields.declared import DECLARED
 from jobs.fields.values import LINES
 from jobs.images import image_notice, known_images
 from jobs.kinds.registry import DEFAULT, KINDS
-from jobs.kinds.spec import SpecInvalid, parse_spec
+from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 
 INPUTS = tuple(field for field in DECLARED if field.input)
 # Checkboxes that apply to all entries of a list.
 CHECKS = [(field.name, field.entries) for field in INPUTS if field.entries and field.entries.label]
 
-# Mount path of a volume that the URL names.
-MOUNT_PATH = "/mnt"
+# Mount paths of a volume and of a dataset that the URL names.
+MOUNT_PATH, DATASET_PATH = "/mnt", "/data"
 
 Errors = dict[str, str]
 
@@ -132,6 +132,8 @@ def job_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         raw = to_fields(_on_volume(body, request.GET)) | {"project": job.project.name}
     elif request.GET.get("volume"):
         raw["volumes"] = f"{request.GET['volume']}:{MOUNT_PATH}"
+    elif request.GET.get("dataset"):
+        raw["datasets"] = f"{request.GET['dataset']}:{DATASET_PATH}"
     return _form(request, actor, raw, _check(actor, raw), is_refused=False)
 
 
@@ -250,7 +252,7 @@ def _form(
     context = {
         "raw": raw,
         "errors": checked.errors if is_refused else {},
-        "more_open": any(raw.get(name, "").strip() for name in more) or bool(checked.errors.keys() & more),
+        "more_open": _is_stated(raw, more) or bool(checked.errors.keys() & more),
         "command": checked.command(raw),
         "hint": checked.hint(raw),
         "projects": reads.projects_to_submit_to(actor),
@@ -259,6 +261,21 @@ def _form(
         "images": known_images(visible_jobs(actor)),
     }
     return show(request, actor, "dashboards/job_form.html", context, status=400 if is_refused else 200)
+
+
+def _is_stated(raw: Mapping[str, str], names: Collection[str]) -> bool:
+    """Return whether a form's texts (`raw`) state one of these fields otherwise than its kind of job has it anyway. A
+    copied job states all fields."""
+    stated = {name for name in names if raw.get(name, "").strip()}
+    if not stated:
+        return False
+    try:
+        usual = to_fields(
+            to_edge(parse_spec({"name": "a", "kind": raw.get("kind", DEFAULT.name), "command": ["a"]}))
+        )
+    except SpecInvalid:
+        usual = {}
+    return any(raw[name].strip() != usual.get(name, "") for name in stated)
 
 
 def _by_field(refusal: Exception) -> Errors:

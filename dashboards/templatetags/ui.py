@@ -69,12 +69,15 @@ def words(part: str) -> SafeString:
 @register.simple_tag
 def since(moment: datetime | str | None, style: str = "") -> SafeString | str:
     """Return the time since a moment, updated in the browser, with the absolute time on hover; a dash for None.
-    `style`: "ago" for "3 m ago", "" for a duration."""
+    `style`: "ago" for "3 m ago", "until" for "in 3 m", "" for a duration."""
     at = parse_datetime(moment) if isinstance(moment, str) else moment
     if at is None:
         return formats.NOTHING
     seconds = (timezone.now() - at).total_seconds()
-    text = formats.ago(seconds) if style == "ago" else formats.duration(seconds)
+    if style == "until":
+        text = formats.until(-seconds)
+    else:
+        text = formats.ago(seconds) if style == "ago" else formats.duration(seconds)
     iso = at.isoformat().replace("+00:00", "Z")
     return format_html('<time datetime="{}" data-since="{}">{}</time>', iso, style, text)
 

@@ -12,22 +12,28 @@ from controlplane.actions.errors import Invalid
 from controlplane.models import Role
 from dashboards import formats
 from dashboards.pages.asking import Question, ask
-from dashboards.pages.base_page import attempt, signed_in
+from dashboards.pages.base_page import attempt, show, signed_in
 from datasets.access import cache_for, dataset_for
 from datasets.actions.caches import cache_version, clear_cache, location_for, pin_cache
-from datasets.queries.cache_locations import locations_of
+from datasets.queries.cache_locations import cache_states, locations_of
 from datasets.queries.datasets import find_version
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def cache_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Fill a cache of a version at the location named in the form; "" selects the cluster's default location."""
+    """GET: ask for the location. POST: fill a cache of a version at the location named in the form; "" selects the
+    cluster's default location."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
-    version = find_version(dataset, request.POST.get("version", ""))
+    version = find_version(dataset, (request.POST or request.GET).get("version", ""))
     if version is None:
         messages.error(request, _("{name} has no such version.").format(name=dataset.name))
         return redirect("dataset-page", dataset.pk)
+    if request.method != "POST":
+        names, states = cache_states(dataset, [version.pk])
+        free = [name for name in names if name not in states[str(version.pk)]]
+        context = {"version": version, "locations": free, "back": reverse("dataset-page", args=[dataset.pk])}
+        return show(request, actor, "datasets/cache_new.html", context)
     named = request.POST.get("location", "")
     if named and named not in {one.name for one in locations_of(dataset.project.cluster)}:
         messages.error(request, _("There is no cache location named {name}.").format(name=named[:80]))

@@ -1,6 +1,5 @@
 """Pages of datasets: the list, one dataset with its history, caches and jobs, and its deletion."""
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -22,7 +21,7 @@ from datasets.access import dataset_for, visible_datasets
 from datasets.actions.datasets import delete_dataset
 from datasets.models import Cache, Dataset, DatasetRegistration
 from datasets.pages.lists import DATASETS
-from datasets.queries.cache_locations import location_names, locations_of, owner_of
+from datasets.queries.cache_locations import cache_states, locations_of
 from datasets.queries.caches import cache_rows, cache_shapes, jobs_with
 from datasets.queries.datasets import dataset_shape, version_rows, version_shapes
 from datasets.queries.registrations import registration_shape
@@ -62,6 +61,7 @@ def dataset_page(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
         "has_more_versions": dataset.latest > len(versions),
         "registrations": _registrations(dataset),
         "subsets": [subset | about(subset["id"]) for subset in subsets],
+        "asks_where": bool(locations_of(dataset.project.cluster)),
         "caches": cache_shapes(cache_rows(caches[:CACHES_SHOWN])),
         "cache_count": caches.count(),
         "uses": jobs_with(dataset, None if visible is None else list(visible))[:JOBS_SHOWN],
@@ -80,19 +80,11 @@ def _registrations(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def _about_caches(dataset: Dataset, versions: Sequence[UUID]) -> Callable[[str], dict[str, Any]]:
-    """Return a function that gives, for the id of one of these versions, {"may_cache", "cached"}. `may_cache`: the
-    names of the locations that have no cache of it yet; [""] for a cluster without named locations. `cached`: the
-    state of its caches in a word, "" without any."""
-    cluster = dataset.project.cluster
-    ordered = sorted(locations_of(cluster), key=lambda location: (not location.is_default, location.name))
-    names = [location.name for location in ordered]
-    known, owner = location_names(cluster) if names else {}, owner_of(cluster, dataset.project_id)
-    states: dict[str, dict[str, str]] = defaultdict(dict)
-    for cache in Cache.objects.filter(version__in=versions).select_related("location"):
-        if not names or cache.location.project_id == owner:
-            states[str(cache.version_id)][known.get(cache.location_id, "")] = cache.state
+    """Return a function that gives, for the id of one of these versions, {"may_cache", "cached"}. `may_cache`:
+    whether a location has no cache of it yet. `cached`: the state of its caches in a word, "" without any."""
+    names, states = cache_states(dataset, versions)
     return lambda version: {
-        "may_cache": [name for name in names or [""] if name not in states[version]],
+        "may_cache": any(name not in states[version] for name in names),
         "cached": next((words for state, words in _CACHED if state in states[version].values()), ""),
     }
 

@@ -22,7 +22,7 @@ from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.pages.fields import NameField, offer
 from dashboards.reads.submit import projects_to_submit_to
-from datasets.access import visible_volumes, volume_for
+from datasets.access import visible_snapshots, visible_volumes, volume_for
 from datasets.actions.snapshots import take_snapshot
 from datasets.actions.volume_readings import ask_for
 from datasets.actions.volumes import (
@@ -42,6 +42,8 @@ from datasets.pages.creation import new_page
 from datasets.pages.volume_lists import MODES, VOLUMES, fullness, snapshots_shown, state_badge
 from datasets.queries.volume_files import BeingRead, file_response, list_files
 from datasets.queries.volumes import (
+    SNAPSHOT,
+    VOLUME,
     claims_volumes,
     storage_class_named,
     storage_classes_shown,
@@ -184,6 +186,8 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
         "snapshot_count": snapshot_count,
         "has_more_snapshots": snapshot_count > len(snapshots),
         "rules": _rules(volume),
+        "next_snapshot": volume.next_snapshot_at if volume.snapshot_minutes else None,
+        "origin_url": _origin_url(actor, origin),
         "directory": directory,
         "crumbs": _crumbs(directory),
         "files": files,
@@ -248,6 +252,16 @@ def _again(response: HttpResponse) -> HttpResponse:
 def _crumbs(directory: str) -> list[tuple[str, str]]:
     steps = [step for step in directory.split("/") if step]
     return [(step, "/".join(steps[: place + 1])) for place, step in enumerate(steps)]
+
+
+def _origin_url(actor: Actor, origin: Mapping[str, Any]) -> str:
+    """Return the address of what the volume was made from: its volume, or the lineage of its snapshot; "" if that
+    was deleted."""
+    if origin.get("kind") == SNAPSHOT and visible_snapshots(actor).filter(pk=origin["id"]).exists():
+        return reverse("lineage", args=[SNAPSHOT, origin["id"]])
+    if origin.get("kind") == VOLUME and visible_volumes(actor).filter(pk=origin["id"]).exists():
+        return reverse("volume", args=[origin["id"]])
+    return ""
 
 
 def _rerun(origin: Mapping[str, Any]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Read the cache locations of a cluster: the nodes that each serves, and the volumes that projects have there."""
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from uuid import UUID
 
 from django.db.models import Prefetch, QuerySet, prefetch_related_objects
 
@@ -9,7 +10,7 @@ from controlplane.engines.kinds import engine_kind, is_delegated
 from controlplane.models import Cluster, Node
 from controlplane.models.prepared import prepared
 from datasets.locality import Location, location_of
-from datasets.models import CacheLocation
+from datasets.models import Cache, CacheLocation, Dataset
 from datasets.queries.caches import has_cache_volumes, room_of
 from datasets.storage.claims import CacheClaim, cache_claim_name
 
@@ -78,6 +79,22 @@ def location_names(cluster: Cluster) -> dict[int, str]:
     shared = (name for _, name, _, project, is_default in found if is_default and project is None)
     default = next(shared, cluster.name)
     return {pk: name if project is None else parent or default for pk, name, parent, project, _ in found}
+
+
+def cache_states(
+    dataset: Dataset, versions: Collection[UUID]
+) -> tuple[list[str], Mapping[str, Mapping[str, str]]]:
+    """Return the names of the locations where the dataset's versions can be cached, the default one first, and by the
+    id of each of these versions the states of its caches by location; [""] for a cluster without named locations."""
+    cluster = dataset.project.cluster
+    ordered = sorted(locations_of(cluster), key=lambda location: (not location.is_default, location.name))
+    names = [location.name for location in ordered]
+    known, owner = location_names(cluster) if names else {}, owner_of(cluster, dataset.project_id)
+    states: dict[str, dict[str, str]] = defaultdict(dict)
+    for cache in Cache.objects.filter(version__in=versions).select_related("location"):
+        if not names or cache.location.project_id == owner:
+            states[str(cache.version_id)][known.get(cache.location_id, "")] = cache.state
+    return names or [""], states
 
 
 def limits_of(cluster: Cluster) -> dict[str, int | None]:

@@ -29,5 +29,8 @@ async function ask(address) {
   document.body.append(dialog);
   localise(dialog);
   dialog.showModal();
-  $("[data-close]", dialog).focus();
+  // A question that has a field, as for a name, is answered there; others must not be answered by accident.
+  const field = $("select, input:not([type=hidden])", dialog);
+  (field ?? $("[data-close]", dialog)).focus();
+  if (field?.matches("input")) field.select();
 }

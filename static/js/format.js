@@ -89,12 +89,12 @@ export function localise(root = document) {
   }
 }
 
-/** Update a time that ticks: <time datetime="ISO" data-since="ago">, or data-since="" for a duration. */
+/** Update a time that ticks: <time datetime="ISO" data-since="ago">, "until" for one to come, "" for a duration. */
 export function showSince(node) {
   const iso = node.dateTime;
   if (!iso) return;
   const seconds = secondsSince(iso);
-  const text = node.dataset.since === "ago" ? ago(seconds) : duration(seconds);
+  const text = ({ ago, until }[node.dataset.since] ?? duration)(seconds);
   if (node.textContent !== text) node.textContent = text;
   if (!node.title) node.title = absolute(iso);
 }
@@ -102,5 +102,10 @@ export function showSince(node) {
 /** "just now", "3 m ago"; without a second unit that is 0: "5 h ago" */
 export function ago(seconds) {
   if (seconds < 5) return "just now";
-  return `${duration(seconds).replace(/ 0\u00a0[smh]$/, "")} ago`;
+  return `${withoutZero(seconds)} ago`;
 }
+
+/** "in 3 m", "now" once it has passed; `seconds` since it, negative before */
+export function until(seconds) { return -seconds < 1 ? "now" : `in ${withoutZero(-seconds)}`; }
+
+const withoutZero = (seconds) => duration(seconds).replace(/ 0\u00a0[smh]$/, "");

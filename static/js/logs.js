@@ -238,10 +238,12 @@ export class LogViewer {
 
   #foot(shown) {
     const lines = shown.lines, word = this.matches ? "log_matches" : lines === 1 ? "log_line" : "log_lines";
-    setText($(".log-foot span", this.root), say(word, { count: number(lines) }));
+    // Before the first answer it is not known whether the job printed anything.
+    const isKnown = Boolean(lines || this.matches || this.source.isKnown);
+    setText($(".log-foot span", this.root), isKnown ? say(word, { count: number(lines) }) : "");
     $("[data-log-follow]", this.root).setAttribute("aria-pressed", this.following);
     const empty = $("[data-log-empty]", this.root), isOver = "ended" in this.root.dataset || this.source.book.newest?.complete;
-    empty.hidden = Boolean(this.matches || lines);
+    empty.hidden = Boolean(this.matches || lines) || !isKnown;
     $("[data-log-waits]", empty).hidden = isOver;
     $("[data-log-silent]", empty).hidden = !isOver;
   }

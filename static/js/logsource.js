@@ -20,7 +20,7 @@ export class LogSource {
 
   /** Read these anew: one attempt, or all (null), of a rank. */
   async open(attempt, rank) {
-    Object.assign(this, { attempt, rank });
+    Object.assign(this, { attempt, rank, isKnown: false });
     this.leave?.();
     const mine = (this.book = new LogBook([]));
     await this.#index();
@@ -61,6 +61,7 @@ export class LogSource {
     for (; this.latest < index.latest; this.began(this.latest)) this.latest++;
     if (mine !== this.book) return; // the new attempt is shown alone
     for (const found of index.attempts) if (!this.attempt || this.attempt === found.number) await this.#section(mine, found);
+    this.isKnown = true;
     this.changed();
   }
 

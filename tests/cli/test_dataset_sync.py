@@ -74,7 +74,7 @@ def test_a_directory_that_cannot_be_made_is_named(server, yard, tmp_path):
 
 def test_a_dataset_for_a_directory_that_is_not_there_is_not_made(server, yard, tmp_path):
     ran = yard("dataset", "init", "xray", str(tmp_path / "nowhere"))
-    assert (ran.code, ran.err) == (3, f"yard: {tmp_path}/nowhere is not a directory\n")
+    assert (ran.code, ran.err) == (3, f"yard: {tmp_path}/nowhere does not exist\n")
     assert server.asked == []
 
 

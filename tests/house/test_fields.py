@@ -13,7 +13,7 @@ FACES = {
     "jobs/api/schemas.py": {"name"},
     "controlplane/cli/commands/submit.py": {"name", "kind", "command", "volumes", "code"},
     "dashboards/command_line.py": {"name", "kind", "command", "args", "code"},
-    "dashboards/pages/job_form.py": {"name", "kind", "command", "args", "volumes", "code"},
+    "dashboards/pages/job_form.py": {"name", "kind", "command", "args", "volumes", "datasets", "code"},
     "dashboards/templates/dashboards/job_form.html": {"command"},
     "dashboards/templates/dashboards/parts/job_field.html": {"name"},
     "dashboards/templates/dashboards/parts/job_rows.html": set(),

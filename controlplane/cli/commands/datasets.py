@@ -100,7 +100,8 @@ def init(args: Namespace, session: Session) -> None:
 
     directory = args.directory or "."
     if not os.path.isdir(directory):
-        raise CliError(f"{directory} is not a directory", NOT_FOUND)
+        what = "is not a directory" if os.path.exists(directory) else "does not exist"
+        raise CliError(f"{directory} {what}", NOT_FOUND)
     body = {"name": args.name, "description": args.description, "is_shared": args.shared}
     dataset = session.client.post(f"{session.project_path}/datasets", body)
     binding = Binding(session, Path(directory))
@@ -389,7 +390,7 @@ def tag(args: Namespace, session: Session) -> None:
         session.output.say(f"tag {args.tag} removed")
         return
     version = session.client.post(path, {"name": args.tag, "version": number})
-    session.output.object(version, f"{dataset['name']}@{version['number']} is {args.tag}")
+    session.output.object(version, f"{dataset['name']}@{version['number']} has the tag {args.tag}")
 
 
 def delete_arguments(parser: Parser) -> None:

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 
 from datasets.actions.caches import cache_version, location_for
-from datasets.models import Cache, Dataset
+from datasets.models import Cache, CacheLocation, Dataset
 from datasets.previews import is_picture, text_of
 from tests.builders import make_job
 from tests.cast import Cast
@@ -174,3 +174,34 @@ def test_the_list_and_the_jobs_of_a_dataset_are_live(cast: Cast, dataset: Datase
     assert 'id="datasets-list" data-live="activity" data-live-only="datasets"' in listed
     page = get(cast, "vera", f"/datasets/{dataset.pk}").content.decode()
     assert 'id="dataset-jobs" data-live="activity" data-live-only="jobs"' in page
+
+
+def test_a_member_submits_a_job_with_the_dataset_and_compares_only_several_versions(
+    cast: Cast, dataset: Dataset
+):
+    page = get(cast, "ben", f"/datasets/{dataset.pk}").content.decode()
+    address = "/new/job?project=team-a&amp;dataset=xray@latest"
+    assert address in page
+    assert "Compare versions" in page
+    assert "xray@latest:/data" in get(cast, "ben", address.replace("&amp;", "&")).content.decode()
+    assert address not in get(cast, "vera", f"/datasets/{dataset.pk}").content.decode()
+    single = make_dataset(cast.project, "single")
+    make_version(single, {"a.txt": "alpha"})
+    assert "Compare versions" not in get(cast, "ben", f"/datasets/{single.pk}").content.decode()
+
+
+def test_a_cluster_with_many_cache_locations_asks_for_one_in_a_dialog(cast: Cast, dataset: Dataset):
+    default = location_for(cast.project.cluster)
+    CacheLocation.objects.bulk_create(
+        CacheLocation(cluster=default.cluster, name=f"rack-{number}", node_pools=["a"], is_default=False)
+        for number in range(300)
+    )
+    cache_version(dataset.versions.get(number=2), default, actor=cast.actor("ben"))
+    page = get(cast, "ben", f"/datasets/{dataset.pk}").content.decode()
+    assert "rack-7" not in page
+    asked = get(cast, "ben", f"/datasets/{dataset.pk}/cache?version=2").content.decode()
+    assert "rack-299</option>" in asked
+    assert f"{default.name}</option>" not in asked, "it is there already"
+    post(cast, "ben", f"/datasets/{dataset.pk}/cache", version="2", location="rack-7")
+    assert Cache.objects.filter(location__name="rack-7").count() == 1
+    assert get(cast, "vera", f"/datasets/{dataset.pk}/cache?version=2").status_code == 403

@@ -354,3 +354,19 @@ def test_every_tab_says_when_the_cluster_does_not_answer(yard: Yard, visit: Visi
         assert said in client.get(here if tab == "overview" else f"{here}/{tab}").content.decode()
     assert "Finishes in" not in client.get(here).content.decode()
     assert said not in client.get(f"/jobs/{yard.finished.pk}").content.decode()  # all of it is known
+
+
+def test_the_further_fields_of_a_copied_job_are_open_only_if_one_is_unusual(yard: Yard, visit: Visit):
+    client = visit(yard.cast.ben)
+    usual = make_job(yard.cast.project, "usual", yard.cast.ana)
+    assert '<details class="more">' in client.get(f"/new/job?clone={usual.pk}").content.decode()
+    urgent = make_job(yard.cast.project, "urgent", yard.cast.ana, priority=70)
+    assert '<details class="more" open>' in client.get(f"/new/job?clone={urgent.pk}").content.decode()
+
+
+def test_an_image_that_serves_a_port_is_submitted_with_one(yard: Yard, visit: Visit):
+    filled = FORM | {"kind": "interactive", "image": "jupyter", "command": ""}
+    client = visit(yard.cast.ana)
+    assert "declare 8888" in client.post("/new/job/preview.json", filled).json()["hint"]
+    filled |= {"ports": "8888"}
+    assert "declare 8888" not in client.post("/new/job/preview.json", filled).json()["hint"]

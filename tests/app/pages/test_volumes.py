@@ -178,7 +178,7 @@ def test_all_snapshots_are_counted_and_the_newest_shown(cast, volume, monkeypatc
 )
 def test_the_rules_of_its_snapshots_are_one_sentence(cast, volume, rules, words):
     Volume.objects.update(**rules)
-    assert f'title="{words}"' in text(client(cast.vera).get(f"/volumes/{volume.pk}"))
+    assert f"<dd>{words}</dd>" in text(client(cast.vera).get(f"/volumes/{volume.pk}"))
 
 
 def test_a_job_shows_why_its_snapshot_failed_and_rounded_numbers(cast, volume):
@@ -196,3 +196,21 @@ def test_a_volume_that_holds_more_than_its_size_says_so_in_red(cast, volume):
     page = text(client(cast.vera).get(f"/volumes/{volume.pk}"))
     assert '<p class="reason bad">It holds more than its size.</p>' in page
     assert 'class="meter bad"' in text(client(cast.vera).get("/volumes"))
+
+
+def test_a_schedule_says_when_it_fires_and_a_restored_volume_leads_to_its_snapshot(cast, volume):
+    ana = client(cast.ana)
+    assert "none is scheduled" in text(ana.get(f"/volumes/{volume.pk}"))
+    ana.post(f"/volumes/{volume.pk}/do/keep", {"snapshot_every": "2h", "keep_last": "3", "keep_days": ""})
+    page = text(ana.get(f"/volumes/{volume.pk}"))
+    assert 'next <time datetime="' in page
+    assert ">in 1\xa0h 59\xa0m</time>" in page
+    assert "<dd>every 2h; kept: the last 3</dd>" in page
+    snapshot = make_snapshot(volume)
+    ana.post(f"/snapshots/{snapshot.pk}/restore", {"name": "back"})
+    work()
+    address = f"/volumes/{Volume.objects.get(name='back').pk}"
+    assert f'<a class="link" href="/lineage/snapshot/{snapshot.pk}">data@1</a>' in text(ana.get(address))
+    ana.post(f"/snapshots/{snapshot.pk}/delete")
+    work()
+    assert "<dd>data@1</dd>" in text(ana.get(address))

@@ -180,6 +180,10 @@ def test_nothing_is_said_while_all_nodes_that_a_job_may_use_are_cordoned():
             "The copy of its dataset waits, and when it goes on is not known.",
         ),
         (free(job("j1", "p", 1, is_waiting_for_volume=True)), "When its volume is ready is not known."),
+        (
+            free(job("j1", "p", 1, is_waiting_for_volume=True, volume_wait=(("held_by", "j0"),))),
+            "When the job that has its volume ends is not known.",
+        ),
         (free(job("j1", "p", 1)), ""),
         (free(job("j1", "p", 1, is_waiting_for_data=True, **copying())), ""),
         (free(), ""),
