@@ -24,6 +24,7 @@ from datasets.models import Snapshot, Volume
 from datasets.models.volumes import DELETING, READY
 from datasets.pod_quiesce import PodPause, quiesced_by_pod
 from datasets.queries.volumes import claims_volumes, writing_jobs, writing_pods
+from datasets.storage.claims import NOT_DELETED
 from datasets.storage.quiesce import LONGEST_PAUSE_SECONDS, Pause, quiesced
 from datasets.storage.volume_files import VolumeFiles
 from datasets.storage.volumes import Taken, VolumeStorage
@@ -31,6 +32,8 @@ from datasets.volume_storage import storage_of_snapshot
 
 # Consistency of a snapshot, relative to programs that wrote while it was taken.
 IDLE, QUIESCED, CRASH = "idle", "quiesced", "crash"
+# A driver may take about 20 seconds, which are these tries, to delete a snapshot; after that it is a problem to show.
+UNSHOWN_TRIES = 4
 
 
 @register
@@ -133,7 +136,8 @@ class RemoveSnapshot(Removal):
                 storage_of_snapshot(snapshot).remove_snapshot(str(snapshot.pk))
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:
-        snapshot_not_removed(command.subject_id, refusal.code, refusal.message)
+        if refusal.code != NOT_DELETED or command.tries > UNSHOWN_TRIES:
+            snapshot_not_removed(command.subject_id, refusal.code, refusal.message)
 
     def on_done(self, command: Command, result: Any) -> None:
         snapshot_gone(command.subject_id)

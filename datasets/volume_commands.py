@@ -1,6 +1,9 @@
 """Command handlers that work on volumes where they are stored."""
 
+from datetime import timedelta
 from typing import Any, cast
+
+from django.utils import timezone
 
 from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
@@ -29,11 +32,14 @@ from datasets.models import Volume
 from datasets.models.volumes import DELETING
 from datasets.queries.volumes import VOLUME
 from datasets.storage.base import Budget
+from datasets.storage.claims import NOT_PROVISIONED
 from datasets.storage.volume_files import Measured
 from datasets.storage.volumes import VolumeStorage
 from datasets.volume_storage import ClaimStorage, storage_of_volume
 
 MEASURED_SECONDS, MEASURED_FILES = 60.0, 1_000_000
+# How long a driver of Kubernetes may take for a clone or a restore.
+COPIED_WITHIN = timedelta(hours=1)
 # Codes retried without limit: an operator or the storage system ends these conditions in time.
 NOT_MOUNTED, JOB_NOT_DONE = "not_mounted", "job_not_done"
 
@@ -82,6 +88,9 @@ class ProvisionVolume(VolumeCommand):
         return (storage.measure(key, budget, MEASURED_FILES),) if is_wanted else None
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
+        if refusal.code == NOT_PROVISIONED:
+            # Only copies come here: the refusal of an empty volume is final.
+            return timezone.now() < command.created_at + COPIED_WITHIN
         return refusal.code in (NOT_MOUNTED, JOB_NOT_DONE) or super().may_retry(command, refusal)
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:

@@ -401,7 +401,8 @@ def _snapshot_shape(snapshot: Snapshot, progress: dict[str, Any] | None) -> dict
         "job": snapshot.job_name or None,
         "attempt": snapshot.attempt or None,
         "progress": snapshot.progress,
-        "consistency": snapshot.consistency or None,
+        # Before it is ready, the column has what a later try would write.
+        "consistency": (snapshot.ready_at and snapshot.consistency) or None,
         "files": snapshot.files,
         "size_bytes": snapshot.size_bytes,
         "new_bytes": snapshot.new_bytes,

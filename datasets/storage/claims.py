@@ -11,6 +11,8 @@ CACHE_CLAIM = "trainyard-caches"
 # What is wrong with a claim that was made: reasons of its volume, with what to do.
 CLAIM_DELETED, CLAIM_BEING_DELETED, CLAIM_LOST = "claim_deleted", "claim_being_deleted", "claim_lost"
 NAMESPACE_DELETED = "namespace_deleted"
+# Reasons of a deleted snapshot that the driver still has, and of a volume that it has not made.
+NOT_DELETED, NOT_PROVISIONED = "not_deleted", "not_provisioned"
 CLAIM_TROUBLES: Mapping[str, str] = {
     CLAIM_DELETED: "Its PersistentVolumeClaim was deleted in the cluster. Restore a snapshot of it, or delete it here.",
     CLAIM_BEING_DELETED: "Its PersistentVolumeClaim was deleted in the cluster, and goes with the last pod that mounts"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
 from datasets.storage.claims import (
     CLAIM_DELETED,
     NAMESPACE_DELETED,
+    NOT_DELETED,
+    NOT_PROVISIONED,
     claim_name,
     snapshot_name,
     trouble_of,
@@ -32,10 +34,16 @@ from datasets.storage.volumes import BlockSnapshots, Cut, Report, silent
 
 GROUP = "snapshot.storage.k8s.io"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+# Where events about objects without a namespace are.
+CLUSTER_EVENTS = "/api/v1/namespaces/default/events"
 SNAPSHOT_CLASSES = f"/apis/{GROUP}/v1/volumesnapshotclasses"
 # How long a driver may take. CSI sidecars retry a failed call after 1 s, then with doubled pauses, up to 5
 # minutes.
 PROVISION_SECONDS, SNAPSHOT_SECONDS, RESIZE_SECONDS = 120.0, 300.0, 120.0
+# How long a driver may copy the content of a snapshot elsewhere that it has taken, as those of clouds do.
+UPLOAD_SECONDS = 24 * 3600.0
+# How long a try waits for a driver that deletes a snapshot; later tries only look, so that they keep no thread.
+DELETE_SECONDS = 3.0
 # A watch is renewed after this time, to detect a cancelled command.
 WATCH_SECONDS = 5
 # The pause after a watch that failed.
@@ -161,8 +169,10 @@ class CsiVolumes(BlockSnapshots):
             },
         }
         self._create(self._snapshots, body)
-        seconds = self._seconds or SNAPSHOT_SECONDS
         last: dict[str, Any] = {}
+
+        def seconds() -> float:
+            return self._seconds or (UPLOAD_SECONDS if last.get("creationTime") else SNAPSHOT_SECONDS)
 
         def is_ready(found: Raw) -> bool:
             last.update(found.get("status") or {})
@@ -173,14 +183,34 @@ class CsiVolumes(BlockSnapshots):
 
         if self._wait(self._snapshots, snapshot_name(snapshot), is_ready, seconds, budget) is None:
             said = (last.get("error") or {}).get("message") or self._event_of(snapshot_name(snapshot))
-            words = f"The snapshot was not ready within {seconds:g} s: {said or 'its driver did not answer'}"
+            words = (
+                f"The snapshot was not ready within {seconds():g} s: {said or 'its driver did not answer'}"
+            )
             raise Blocked("snapshot_not_ready", one_line(words), is_passing=False)
         return _bytes_of(last.get("restoreSize"))
 
     def remove_snapshot(self, snapshot: str) -> None:
         """Delete a snapshot; volumes created from it stay. Does nothing for a missing one. Raises Blocked if the
-        cluster refuses."""
-        self._delete(f"{self._snapshots}/{snapshot_name(snapshot)}")
+        cluster refuses, and with NOT_DELETED while the driver has not deleted it."""
+        name = snapshot_name(snapshot)
+        found = self._found(f"{self._snapshots}/{name}")
+        if found is None:
+            return
+        # Set by an earlier try, or by hand.
+        is_begun = bool(found["metadata"].get("deletionTimestamp"))
+        self._delete(f"{self._snapshots}/{name}")
+        if (left := self._left(name, 0 if is_begun else DELETE_SECONDS)) is not None:
+            said = self._said_of_deletion(left) or "its driver did not answer."
+            raise Blocked(NOT_DELETED, f"It is not deleted yet: {said}")
+
+    def _left(self, name: str, seconds: float) -> Raw | None:
+        """Return a VolumeSnapshot that still exists after `seconds`, None once it is gone."""
+        ends = time.monotonic() + seconds
+        while (found := self._found(f"{self._snapshots}/{name}")) is not None:
+            if (left := ends - time.monotonic()) <= 0:
+                return found
+            self._watched(self._snapshots, found, lambda _: False, left)
+        return None
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:
         """Return None: only a pod that mounts the volume can measure it."""
@@ -226,7 +256,9 @@ class CsiVolumes(BlockSnapshots):
         seconds = self._seconds or PROVISION_SECONDS
         if self._wait(self._claims, claim_name(volume), _is_bound, seconds, budget) is None:
             said = self._event_of(claim_name(volume)) or "its provisioner did not answer"
-            raise Blocked("not_provisioned", f"No volume within {seconds:g} s: {said}", is_passing=False)
+            # A driver may copy the content file by file; the next try goes on waiting.
+            words = f"It is not made yet: {said}" if origin else f"No volume within {seconds:g} s: {said}"
+            raise Blocked(NOT_PROVISIONED, words, is_passing=bool(origin))
 
     def _storage_class(self) -> Raw:
         """Return the storage class of new claims. Raises Blocked if it does not exist; the message names the
@@ -282,6 +314,12 @@ class CsiVolumes(BlockSnapshots):
         except ApiError as error:
             raise Blocked("refused", one_line(str(error))) from error
 
+    def _found(self, path: str) -> Raw | None:
+        try:
+            return self._client.find(path)
+        except ApiError as error:
+            raise Blocked("refused", one_line(str(error))) from error
+
     def _get(self, path: str, what: str) -> Raw:
         try:
             found: Raw = self._client.get(path)
@@ -295,17 +333,22 @@ class CsiVolumes(BlockSnapshots):
         return found
 
     def _wait(
-        self, collection: str, name: str, is_done: Callable[[Raw], bool], seconds: float, budget: Budget
+        self,
+        collection: str,
+        name: str,
+        is_done: Callable[[Raw], bool],
+        seconds: float | Callable[[], float],
+        budget: Budget,
     ) -> Raw | None:
         """Return the object `name` of the resource `collection` once `is_done` returns True for it, None after
-        `seconds`. Raises ContentMissing if it is deleted, and what `budget` raises."""
-        ends = time.monotonic() + seconds - budget.waited_seconds
+        `seconds`, which may change meanwhile. Raises ContentMissing if it is deleted, and what `budget` raises."""
+        began = time.monotonic() - budget.waited_seconds
         while True:
             budget.check()
             found = self._get(f"{collection}/{name}", "The object that was being created")
             if is_done(found):
                 return found
-            left = ends - time.monotonic()
+            left = began + (seconds() if callable(seconds) else seconds) - time.monotonic()
             if left <= 0:
                 return None
             if (changed := self._watched(collection, found, is_done, min(WATCH_SECONDS, left))) is not None:
@@ -340,17 +383,39 @@ class CsiVolumes(BlockSnapshots):
             time.sleep(min(UNWATCHED_SECONDS, seconds))
         return None
 
+    def _said_of_deletion(self, snapshot: Raw) -> str:
+        """Return the cluster's last event about a VolumeSnapshot or its content since its deletion, "" if there is
+        none."""
+        about, status = snapshot["metadata"], snapshot.get("status") or {}
+        found = self._events_about(self._events, about["name"])
+        if content := status.get("boundVolumeSnapshotContentName"):
+            found += self._events_about(CLUSTER_EVENTS, content)
+        return _last_of(event for event in found if _time_of(event) >= str(about.get("deletionTimestamp")))
+
     def _event_of(self, name: str) -> str:
         """Return the cluster's last event about an object, "" if there is none."""
-        query = {"fieldSelector": f"involvedObject.name={name}"}
+        return _last_of(self._events_about(self._events, name))
+
+    def _events_about(self, events: str, name: str) -> list[Raw]:
         try:
-            events = self._client.get(self._events, query)["items"]
+            found: list[Raw] = self._client.get(events, {"fieldSelector": f"involvedObject.name={name}"})[
+                "items"
+            ]
         except ApiError:
             # Events only explain: a missing permission to read them must not hide the state itself.
-            return ""
-        warnings = [event for event in events if event.get("type") == "Warning"] or events
-        warnings.sort(key=lambda event: event.get("lastTimestamp") or "")
-        return one_line(str(warnings[-1].get("message") or "")) if warnings else ""
+            return []
+        return found
+
+
+def _last_of(events: Iterable[Raw]) -> str:
+    """Return the message of the last warning, or of the last event if there is no warning."""
+    found = list(events)
+    found = [event for event in found if event.get("type") == "Warning"] or found
+    return one_line(str(max(found, key=_time_of).get("message") or "")) if found else ""
+
+
+def _time_of(event: Raw) -> str:
+    return str(event.get("lastTimestamp") or "")
 
 
 def _is_bound(claim: Raw) -> bool:

@@ -13,6 +13,9 @@ from datasets.storage.csi import ClaimKind, CsiVolumes
 class RefusingClient:
     """Refuses every deletion, as an API server does for an account without the right."""
 
+    def find(self, path: str) -> Any:
+        return {"metadata": {"name": "one"}}
+
     def delete(self, path: str) -> None:
         status = {"kind": "Status", "reason": "Forbidden", "message": f"cannot delete {path}"}
         raise ApiError(403, json.dumps(status).encode())
@@ -104,3 +107,81 @@ def test_a_refused_resize_is_a_sentence_that_says_what_to_do(fields: dict[str, A
         storage.resize("v1", 2)
     assert (refused.value.code, refused.value.is_passing) == ("not_resized", False)
     assert words in str(refused.value)
+
+
+class DeletingClient(StubClient):
+    """A cluster whose driver deletes a snapshot after `looks` looks at it, and says why not before."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks, self.deleted = looks, 0
+
+    def find(self, path: str) -> Any:
+        self.looks -= 1
+        about = {"name": "snapshot-s1", "resourceVersion": "1"}
+        about |= {"deletionTimestamp": "2026-01-01T00:00:00Z"} if self.deleted else {}
+        return (
+            {"metadata": about, "status": {"boundVolumeSnapshotContentName": "c1"}}
+            if self.looks > 0
+            else None
+        )
+
+    def delete(self, path: str) -> None:
+        self.deleted += 1
+
+    def get(self, path: str, query: Any = None) -> Any:
+        name = query["fieldSelector"].partition("=")[2]
+        times = {"c1": "2026-01-01T00:00:01Z", "snapshot-s1": "2025-12-31T23:59:59Z"}
+        return {"items": [{"message": f"{name} {path}", "type": "Warning", "lastTimestamp": times[name]}]}
+
+
+def test_a_snapshot_is_removed_when_its_driver_has_deleted_it() -> None:
+    client: Any = DeletingClient(looks=3)
+    CsiVolumes(client, "yard-team-a", {}, ClaimKind("", 1, "ReadWriteOnce")).remove_snapshot("s1")
+    assert (client.looks, client.deleted) == (0, 1)
+
+
+def test_a_snapshot_that_its_driver_does_not_delete_says_why_and_later_tries_do_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("datasets.storage.csi.DELETE_SECONDS", 0.1)
+    client: Any = DeletingClient(looks=100)
+    storage = CsiVolumes(client, "yard-team-a", {}, ClaimKind("", 1, "ReadWriteOnce"))
+    # Three looks find nothing: a later try must do with two.
+    for client.looks in (100, 3):
+        with pytest.raises(Blocked, match="not deleted yet: c1 /api/v1/namespaces/default/events") as refused:
+            storage.remove_snapshot("s1")
+        assert (refused.value.code, refused.value.is_passing) == ("not_deleted", True)
+
+
+class SlowDriver(StubClient):
+    """A cluster whose driver has the content of a snapshot at once, and has it ready at the third look."""
+
+    def get(self, path: str, query: Any = None) -> Any:
+        found = super().get(path, query)
+        is_ready = "volumesnapshots/" in path and self.asked > 5
+        items = [one | {"driver": "slow.io"} for one in found["items"]]
+        return found | {"items": items, "status": {"creationTime": "2026-01-01", "readyToUse": is_ready}}
+
+
+def test_a_snapshot_that_its_driver_has_taken_has_longer_to_become_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of clouds are copied for an hour, and counted as failed after five minutes."""
+    monkeypatch.setattr("datasets.storage.csi.SNAPSHOT_SECONDS", 0.0)
+    monkeypatch.setattr("datasets.storage.csi.UNWATCHED_SECONDS", 0.01)
+    client: Any = SlowDriver()
+    assert CsiVolumes(client, "yard-team-a", {}, ClaimKind("slow", 1, "ReadWriteOnce")).take("s1", "v1")
+    monkeypatch.setattr("datasets.storage.csi.UPLOAD_SECONDS", 0.0)
+    client = SlowDriver()
+    with pytest.raises(Blocked, match="not ready within 0 s") as refused:
+        CsiVolumes(client, "yard-team-a", {}, ClaimKind("slow", 1, "ReadWriteOnce")).take("s1", "v1")
+    assert (refused.value.code, refused.value.is_passing) == ("snapshot_not_ready", False)
+
+
+def test_a_copy_that_its_driver_has_not_made_yet_is_waited_for_again() -> None:
+    client: Any = StubClient()
+    storage = CsiVolumes(client, "yard-team-a", {}, ClaimKind("slow", 1, "ReadWriteOnce"), seconds=0.1)
+    with pytest.raises(Blocked, match="It is not made yet") as refused:
+        storage.restore("v2", "s1")
+    assert (refused.value.code, refused.value.is_passing) == ("not_provisioned", True)

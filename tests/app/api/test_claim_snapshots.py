@@ -8,18 +8,22 @@ import pytest
 from django.utils import timezone
 
 from controlplane.access import SYSTEM
+from controlplane.commands.registry import CommandHandler
 from controlplane.commands.tasks import carry_out_here
 from controlplane.engines.base import EngineUnreachable
 from controlplane.models import Command
-from datasets.actions.snapshots import take_snapshot
+from datasets.actions.snapshots import REMOVE, delete_snapshot, restore_snapshot, take_snapshot
 from datasets.models import Snapshot
 from datasets.pod_quiesce import PodPause
-from datasets.storage.base import UNLIMITED
+from datasets.queries.volumes import snapshot_shape
+from datasets.snapshot_commands import UNSHOWN_TRIES
+from datasets.storage.base import UNLIMITED, Blocked
+from datasets.storage.claims import NOT_DELETED, NOT_PROVISIONED
 from datasets.storage.volumes import Taken
 from jobs.models import Pod
 from tests.app.api.placing import place
 from tests.builders import make_job
-from tests.volumes import make_volume
+from tests.volumes import make_snapshot, make_volume
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
 NOW = timezone.now()
@@ -30,6 +34,14 @@ class Driver:
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
+        self.removals = 0
+
+    def remove_snapshot(self, key: str) -> None:
+        self.removals += 1
+        raise Blocked(NOT_DELETED, "It is not deleted yet: the array is busy.")
+
+    def restore(self, *about: Any) -> None:
+        raise Blocked(NOT_PROVISIONED, "It is not made yet: the array copies.")
 
     def take(self, key: str, volume: str, before: str | None, budget: Any, *calls: Any) -> Taken:
         answer = self.answers.pop(0)
@@ -90,3 +102,35 @@ def test_programs_stay_paused_for_the_content_while_other_commands_wait(
     carry_out_here(Command.objects.get(subject_id=snapshot.pk).pk)
     snapshot.refresh_from_db()
     assert (snapshot.state, snapshot.consistency) == seen
+    # What a later try would write is not known to be true before the snapshot is ready.
+    assert snapshot_shape(snapshot)["consistency"] == (seen[1] if seen[0] == "ready" else None)
+
+
+def test_a_snapshot_that_its_driver_does_not_delete_stays_and_says_why(cast: Any, driver: Driver) -> None:
+    snapshot = take_snapshot(make_volume(cast.project), actor=SYSTEM)
+    delete_snapshot(snapshot, actor=SYSTEM)
+    removal = Command.objects.get(subject_id=snapshot.pk, kind=REMOVE)
+    seen = []
+    for _ in range(UNSHOWN_TRIES + 1):
+        carry_out_here(removal.pk)
+        Command.objects.filter(pk=removal.pk).update(not_before=NOW)
+        snapshot.refresh_from_db()
+        seen.append((snapshot.state, snapshot.reason))
+    assert seen == [("deleting", "")] * UNSHOWN_TRIES + [("deleting", "not_deleted")]
+    assert snapshot.message == "It is not deleted yet: the array is busy."
+
+
+def test_a_restore_that_its_driver_copies_says_why_it_waits_and_fails_after_an_hour(
+    cast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = make_snapshot(make_volume(cast.project))
+    monkeypatch.setattr("datasets.volume_commands.storage_of_volume", lambda volume: Driver())
+    volume = restore_snapshot(snapshot, "back", actor=SYSTEM)
+    making, seen = Command.objects.get(subject_id=volume.pk), []
+    for hours in (0,) * CommandHandler.max_tries + (1,):
+        Command.objects.filter(pk=making.pk).update(not_before=NOW, created_at=NOW - timedelta(hours=hours))
+        carry_out_here(making.pk)
+        volume.refresh_from_db()
+        seen.append((volume.state, volume.reason, volume.message))
+    words = ("not_provisioned", "It is not made yet: the array copies.")
+    assert seen == [("creating", *words)] * CommandHandler.max_tries + [("failed", *words)]
