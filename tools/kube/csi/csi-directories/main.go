@@ -2,6 +2,9 @@
 // controller and node, and registers itself with the kubelet. Not for use with data of value.
 //
 //	directories -endpoint /csi/csi.sock -data DIR -node NAME -registry /var/lib/kubelet/plugins_registry
+//
+// A file DIR/faults/METHOD, such as CreateSnapshot, makes that method fail while it exists: its first line is the error,
+// or "hang" for no answer, and its second line, if there is one, a part of the name or id of the objects concerned.
 package main
 
 import (
@@ -42,7 +45,7 @@ func main() {
 	registry := flag.String("registry", "/var/lib/kubelet/plugins_registry", "where kubelets find plugins")
 	flag.Parse()
 	served := &driver{data: *data, node: *node, endpoint: *endpoint}
-	for _, folder := range []string{"volumes", "snapshots"} {
+	for _, folder := range []string{"volumes", "snapshots", "faults"} {
 		must(os.MkdirAll(filepath.Join(*data, folder), 0o777))
 	}
 	if *node != "" {
@@ -51,7 +54,7 @@ func main() {
 		registration.RegisterRegistrationServer(server, served)
 		go serve(server, filepath.Join(*registry, name+".sock"))
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.UnaryInterceptor(served.failing))
 	csi.RegisterIdentityServer(server, served)
 	csi.RegisterControllerServer(server, served)
 	csi.RegisterNodeServer(server, served)
@@ -63,6 +66,40 @@ func serve(server *grpc.Server, path string) {
 	listener, err := net.Listen("unix", path)
 	must(err)
 	must(server.Serve(listener))
+}
+
+// failing answers a call as the file of its method in the directory of faults says, if there is one.
+func (d *driver) failing(
+	ctx context.Context, in any, about *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
+	for {
+		text, err := os.ReadFile(filepath.Join(d.data, "faults", filepath.Base(about.FullMethod)))
+		words, part, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+		if err != nil || !strings.Contains(keyOf(in), part) {
+			return handler(ctx, in)
+		}
+		if words != "hang" {
+			return nil, status.Error(codes.Internal, words)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// keyOf returns the name or id of what a call makes, changes or deletes.
+func keyOf(in any) string {
+	switch about := in.(type) {
+	case interface{ GetName() string }:
+		return about.GetName()
+	case interface{ GetSnapshotId() string }:
+		return about.GetSnapshotId()
+	case interface{ GetVolumeId() string }:
+		return about.GetVolumeId()
+	}
+	return ""
 }
 
 func must(err error) {
