@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from datasets.ingest.arena import ARENA_FROM_BYTES, Arena
 from datasets.ingest.packs import PACK_BYTES
-from datasets.manifests import LINK
+from datasets.manifests import FILE, LINK
 
 # Attempts to read a file that changes during the read. Few, because a file that is always being written never stays the
 # same.
@@ -76,6 +76,8 @@ class Reader:
         self._prefix, self._sink = os.path.join(root, b""), sink
         self._waiting: dict[bytes, Content] = {}
         self._waiting_bytes = 0
+        # Digest, path, size and mtime of the files for `put_file`.
+        self._large: list[tuple[bytes, bytes, int, int]] = []
         # One is filled while the sink writes from the other.
         self._arena, self._other_arena = Arena(), Arena()
         # Files with an older mtime, in ns, are settled.
@@ -86,7 +88,10 @@ class Reader:
         `flush`."""
         # Before any of them is opened. Git calls files written later than this racily clean.
         self._settled_ns = time.time_ns() - RACY_NS
-        return [self._tried(self._prefix + path, kind, size, mtime) for path, kind, size, mtime in files]
+        found = [self._tried(self._prefix + path, kind, size, mtime) for path, kind, size, mtime in files]
+        if self._large:
+            self._put_large(found, {self._prefix + path: place for place, (path, *_) in enumerate(files)})
+        return found
 
     def flush(self) -> None:
         """Send buffered contents, and wait until they are stored."""
@@ -140,7 +145,7 @@ class Reader:
             before = os.fstat(descriptor)
             mtime = before.st_mtime_ns if before.st_mtime_ns < self._settled_ns else UNSETTLED
             if self._is_large(before.st_size):
-                digest = self._large(descriptor, path, before.st_size, mtime)
+                digest = hash_file(descriptor, before.st_size)
             else:
                 data = self._whole(descriptor, before.st_size)
                 digest = self._keep(Content(sha256(data).digest(), data, path, mtime))
@@ -150,6 +155,8 @@ class Reader:
             os.close(descriptor)
         if after.st_mtime_ns != before.st_mtime_ns or after.st_size != before.st_size:
             raise FileChanged
+        if self._is_large(before.st_size):
+            self._large.append((digest, path, before.st_size, mtime))
         return digest, before.st_size, before.st_mtime_ns
 
     def _whole(self, descriptor: int, size: int) -> bytes | memoryview:
@@ -169,11 +176,28 @@ class Reader:
                 self._send()
         return digest
 
-    def _large(self, descriptor: int, path: bytes, size: int, mtime_ns: int) -> bytes:
-        digest = hash_file(descriptor, size)
-        if self._sink.lacking([digest]):
-            self._sink.put_file(digest, path, size, mtime_ns)
-        return digest
+    def _put_large(self, found: list[Read | Failed], places: dict[bytes, int]) -> None:
+        """Send the large files that were read to the sink. One that changed since is read again, and its new result set
+        in `found`, at the place of its path."""
+        for _ in range(TRIES):
+            large, self._large = self._large, []
+            # Asked for all at once: for one by one it takes a tenth of a sync with links.
+            lacking = self._sink.lacking([digest for digest, *_ in large]) if large else set()
+            for digest, path, size, mtime_ns in large:
+                if digest not in lacking:
+                    continue
+                try:
+                    self._sink.put_file(digest, path, size, mtime_ns)
+                    lacking.remove(digest)
+                except FileChanged:
+                    found[places[path]] = self._tried(path, FILE, size, mtime_ns)
+                except FileNotFoundError:
+                    found[places[path]] = "gone"
+                except OSError as error:
+                    found[places[path]] = why_unread(error)
+        for _, path, _, _ in self._large:
+            found[places[path]] = "changing"
+        self._large = []
 
     def _send(self) -> None:
         if not self._waiting:
@@ -210,7 +234,8 @@ def hash_file(descriptor: int, size: int, take: Callable[[memoryview], object] =
         hashed.update(buffer[:count])
         take(buffer[:count])
         total += count
-        if total > size:
+        # A read is short at the end only. Whether a file grows meanwhile is seen by its new size and time.
+        if total > size or (total == size and count < len(buffer)):
             break
     if total != size:
         raise FileChanged

@@ -79,7 +79,7 @@ def is_locked(path: Path) -> bool:
         return False
 
 
-def reflink(source: Path | bytes, target: Path) -> bool:
+def reflink(source: Path | bytes, target: Path | str) -> bool:
     """Make `target` share the extents of `source`; return False if the file system cannot. Raises OSError for
     other errors."""
     if os.stat(source).st_dev in _no_reflink:
@@ -101,7 +101,7 @@ def reflink(source: Path | bytes, target: Path) -> bool:
 _no_reflink: set[int] = set()
 
 
-def hard_link(source: Path | bytes, target: Path) -> bool:
+def hard_link(source: Path | bytes, target: Path | str) -> bool:
     """Make `target` a hard link to `source`; return False across file systems, at the limit of links or without
     permission. Raises OSError for other errors."""
     try:
@@ -169,7 +169,7 @@ def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def write_new(path: Path, *pieces: bytes | memoryview, mode: int = READ_ONLY) -> None:
+def write_new(path: Path | str, *pieces: bytes | memoryview, mode: int = READ_ONLY) -> None:
     """Create a file with `mode` and write all pieces to it. Raises OSError if it exists or cannot be written."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -259,7 +259,7 @@ def _write_view(descriptor: int, left: memoryview) -> None:
             _set_direct(descriptor, False)
 
 
-def write_flushed(staged: Path, target: Path, data: bytes) -> None:
+def write_flushed(staged: Path | str, target: Path, data: bytes) -> None:
     """Write a file atomically and durably, by way of the temporary file `staged`: when this returns, `target` is
     complete and survives a power cut. Flushes this file alone: flushing the file system waits for the writes of
     all programs."""
@@ -361,7 +361,7 @@ def sync_directory(path: Path) -> None:
     _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def _fsync(path: Path, flags: int) -> None:
+def _fsync(path: Path | str, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)

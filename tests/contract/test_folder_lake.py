@@ -328,11 +328,20 @@ def test_what_becomes_a_link_is_not_kept_in_memory(source, lake, monkeypatch, is
         file.chmod(0o644)
         os.utime(file, (1, 1))
     reader = Reader(os.fsencode(source), sink)
-    found = reader.read([(b"sub/%d.bin" % number, FILE, 300 << 10, 10**9) for number in range(3)])
+    found = [reader.read([(b"sub/%d.bin" % number, FILE, 300 << 10, 10**9)])[0] for number in range(3)]
     reader.flush()
     assert [content.path for content in kept] == ([] if is_same_device else [*map(os.fsencode, files[1:])])
     assert [digest for digest, _, _ in found] == [sha256(lake.read(row[0])).digest() for row in found]
     assert [file.stat().st_nlink for file in files] == [2, 2, 2]
+
+
+def test_a_file_that_is_linked_again_leaves_no_second_link(source, lake):
+    """After a kill the lake has it, and does not know it."""
+    file = source / "sub" / "large.bin"
+    os.utime(file, (1, 1))
+    for _ in range(2):
+        lake.put_file(sha256(LARGE).digest(), os.fsencode(file), len(LARGE), 10**9, Sharing.HARD_LINK)
+    assert not list((lake.root / "staging").iterdir())
 
 
 def contents_of(*data: bytes) -> list[Content]:

@@ -1,4 +1,5 @@
-"""Memory of contents between their file and the sink: it is used again only after the sink has written it."""
+"""What a reader gives to a sink: memory that is used again only after the sink has written it, and the paths of large
+files, which may change until they are stored."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ import pytest
 
 from datasets.ingest.arena import ARENA_FROM_BYTES, Arena
 from datasets.ingest.packs import CONTENT_MOST_BYTES, PACK_BYTES
-from datasets.ingest.reader import Content, Reader
+from datasets.ingest.reader import Content, FileChanged, Reader
 from datasets.manifests import FILE
 
 
@@ -89,3 +90,50 @@ def test_contents_of_an_arena_begin_at_blocks_and_do_not_overlap():
     assert bytes(first[8192 - 4096 - 1 : 4097]) == b"a" * 2
     arena.clear()
     assert bytes(arena.room(8202)[8192:]) == b"b" * 10
+
+
+class PathSink(LateSink):
+    """Takes files from 1000 bytes on by their path. `errors`: raised by its first calls, after it changed the file."""
+
+    most_in_memory_bytes = 999
+
+    def __init__(self, errors: Sequence[Exception] = ()) -> None:
+        super().__init__()
+        self._errors = list(errors)
+
+    def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
+        if self._errors:
+            Path(os.fsdecode(path)).write_bytes(os.urandom(size_bytes))
+            raise self._errors.pop()
+        assert digest not in self.stored
+        self.stored[digest] = size_bytes
+
+
+@pytest.mark.parametrize("changes", [0, 1, 2, 3])
+def test_a_large_file_that_changes_before_it_is_stored_is_read_again(tmp_path: Path, changes: int):
+    sink = PathSink([FileChanged()] * changes)
+    [small, large] = Reader(os.fsencode(tmp_path), sink).read(make_files(tmp_path, [999, 1000]))
+    assert small[0] == sha256((tmp_path / "0").read_bytes()).digest()
+    if changes == 3:
+        assert (large, sink.stored) == ("changing", {})
+    else:
+        digest = sha256((tmp_path / "1").read_bytes()).digest()
+        assert (large[0], sink.stored) == (digest, {digest: 1000})
+
+
+@pytest.mark.parametrize(("error", "why"), [(FileNotFoundError(), "gone"), (PermissionError(), "unreadable")])
+def test_a_large_file_that_cannot_be_read_again_is_named(tmp_path: Path, error: OSError, why: str):
+    files = make_files(tmp_path, [1000, 1001])
+    sink = PathSink([error])
+    [first, second] = Reader(os.fsencode(tmp_path), sink).read(files)
+    assert first == why
+    assert sink.stored == {bytes(second[0]): 1001}
+
+
+def test_equal_large_files_are_stored_once(tmp_path: Path):
+    files = make_files(tmp_path, [1000, 1000])
+    (tmp_path / "1").write_bytes((tmp_path / "0").read_bytes())
+    sink = PathSink()
+    [first, second] = Reader(os.fsencode(tmp_path), sink).read(files)
+    assert first[0] == second[0]
+    assert sink.stored == {bytes(first[0]): 1000}
