@@ -46,7 +46,9 @@ def _unfinished() -> Rows[Command]:
 
 def claimable() -> Q:
     """Return the filter for pending commands and those whose claim has expired, whatever their `not_before`."""
-    return Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
+    expired = Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
+    # `finished_at` for the index command_open.
+    return Q(finished_at=None) & (Q(state=Command.PENDING) | expired)
 
 
 def due(seconds: float = 0.0) -> Q:

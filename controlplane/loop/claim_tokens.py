@@ -27,7 +27,9 @@ def free_what_the_dead_hold() -> int:
     for name, token in Lease.objects.exclude(token="").values_list("name", "token"):
         if _is_dead(token):
             freed += Lease.objects.filter(name=name, token=token).update(token="", expires_at=Now())
-    for pk, token in Command.objects.filter(state=Command.CLAIMED).values_list("pk", "claim_token"):
+    for pk, token in Command.objects.filter(finished_at=None, state=Command.CLAIMED).values_list(
+        "pk", "claim_token"
+    ):
         if _is_dead(token):
             held = Command.objects.claimed_by(token).filter(pk=pk)
             freed += held.update(claim_expires_at=Now(), sent_at=None)

@@ -143,7 +143,7 @@ def _of_wanted_size(
 def _refused(cluster: Cluster, attempts: Mapping[str, int]) -> dict[str, Offer]:
     """Return, by job id, the offers that the cluster refuses at present, each with its message. `attempts`: the
     current attempt number by job id."""
-    orders = Command.objects.filter(cluster=cluster, kind=START_POD, state__in=Command.UNFINISHED)
+    orders = Command.objects.unfinished().filter(cluster=cluster, kind=START_POD)
     found: dict[str, Offer] = {}
     for name, words in orders.exclude(error="").order_by("-pk").values_list("subject_id", "error"):
         parts = base.parts_of(name)

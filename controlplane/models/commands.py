@@ -14,7 +14,8 @@ class CommandQuerySet(models.QuerySet["Command"]):
 
     def unfinished(self) -> "CommandQuerySet":
         """Return the commands that are pending or claimed by a worker."""
-        return self.filter(state__in=Command.UNFINISHED)
+        # With the condition of the index, word for word: SQLite does not compare it with the values of parameters.
+        return self.filter(finished_at=None, state__in=Command.UNFINISHED)
 
     def claimed_by(self, token: str) -> "CommandQuerySet":
         """Return the commands that this claim token holds, even if the claim has expired, as long as no other took
@@ -66,17 +67,16 @@ class Command(models.Model):
     progress = models.JSONField(default=dict)
     error = models.CharField(max_length=500, blank=True, default="")
     created_at = models.DateTimeField(default=timezone.now)
+    # Set with each of the states FINISHED.
     finished_at = models.DateTimeField(null=True)
 
     objects = CommandQuerySet.as_manager()
 
     class Meta:
         indexes = [
-            # For the executor's query of due commands; finished commands leave the index.
+            # For the queries of due and of unfinished commands; finished commands leave the index.
             models.Index(
-                fields=["not_before"],
-                name="command_due",
-                condition=models.Q(state__in=["pending", "claimed"]),
+                fields=["not_before"], name="command_open", condition=models.Q(finished_at__isnull=True)
             ),
             models.Index(fields=["subject_id", "kind"], name="command_subject"),
         ]

@@ -21,9 +21,7 @@ def cluster_rows(clusters: Sequence[Cluster], *, is_admin: bool) -> list[dict[st
         gpus=Count("devices"),
     )
     by_cluster = {row["cluster_id"]: row for row in counts}
-    looks = Command.objects.filter(
-        cluster_id__in=ids, kind=Command.CHECK_CLUSTER, state__in=(Command.PENDING, Command.CLAIMED)
-    )
+    looks = Command.objects.unfinished().filter(cluster_id__in=ids, kind=Command.CHECK_CLUSTER)
     checking = set(looks.values_list("cluster_id", flat=True))
     return [
         _shape_cluster(cluster, by_cluster.get(cluster.pk))
