@@ -82,7 +82,10 @@ class CacheStore:
 
     def manifests(self) -> dict[str, Manifest]:
         """Return the manifests of all complete trees, by key."""
-        found = {key: self._manifest(key) for key in self.keys() if self.tree(key).is_dir()}
+        return self._manifests(self._manifest)
+
+    def _manifests(self, read: Callable[[str], Manifest | None]) -> dict[str, Manifest]:
+        found = {key: read(key) for key in self.keys() if self.tree(key).is_dir()}
         return {key: manifest for key, manifest in found.items() if manifest is not None}
 
     def lacking_bytes(self, manifest: Manifest) -> int:
@@ -144,30 +147,32 @@ class CacheStore:
         the complete trees that use a marked one, which they keep until a fill repairs it. A fill that runs repairs its
         tree once that is complete."""
         named = {digest + end for digest in digests for end in (b"", b"x")}
-        checked, before = set[int](), -1
+        checked, before, read = set[int](), -1, _EachOnce(self.root, self._manifest)
         # Until no file is new: a fill may link a damaged one from a tree that is removed before it is read here.
         while before != len(checked):
             before = len(checked)
-            for name, path in self._written(named):
+            for name, path in self._written(named, read):
                 if _is_damaged(name, path, checked):
                     self._mark(name).touch()
         marked = self._damaged() & named
         # Read again: a tree that became complete meanwhile may have linked a damaged file before it had a mark.
-        trees = self.manifests().items() if marked else ()
+        trees = self._manifests(read).items() if marked else ()
         return {key for key, manifest in trees if not marked.isdisjoint(store_names(manifest))}
 
-    def _written(self, names: Collection[bytes]) -> Iterator[tuple[bytes, Path]]:
+    def _written(
+        self, names: Collection[bytes], read: Callable[[str], Manifest | None]
+    ) -> Iterator[tuple[bytes, Path]]:
         """Yield the store name and the path of the files of all trees that have one of these contents. Of incomplete
         trees, only files that are written; they come first, so that a tree that becomes complete meanwhile is not
         left out."""
         for key in self.keys():
             part = self._part(key)
-            manifest = self._manifest(key) if part.is_dir() else None
+            manifest = read(key) if part.is_dir() else None
             sizes = contents_of(manifest) if manifest is not None else {}
             for name, path in _files(part, manifest, names) if manifest is not None else ():
                 if is_written(os.fsencode(path), name, sizes[name]):
                     yield name, path
-        for key, manifest in self.manifests().items():
+        for key, manifest in self._manifests(read).items():
             yield from _files(self.tree(key), manifest, names)
 
     @contextmanager
@@ -380,6 +385,25 @@ class CacheStore:
         with open(self.root / "locks" / key, "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file.fileno()
+
+
+class _EachOnce:
+    """Reads the manifests of a store by key, each file only once as long as it is the same file."""
+
+    def __init__(self, root: Path, read: Callable[[str], Manifest | None]) -> None:
+        self._folder, self._read = root / "manifests", read
+        self._known: dict[str, tuple[tuple[int, int], Manifest | None]] = {}
+
+    def __call__(self, key: str) -> Manifest | None:
+        # Before it is read: a file that comes in between is then read again.
+        try:
+            status = (self._folder / key).stat()
+        except FileNotFoundError:
+            return None
+        at = status.st_ino, status.st_mtime_ns
+        if self._known.get(key, ((), None))[0] != at:
+            self._known[key] = at, self._read(key)
+        return self._known[key][1]
 
 
 def _only(manifest: Manifest, names: Collection[bytes]) -> Manifest:

@@ -6,7 +6,7 @@ from hashlib import sha256
 import pytest
 
 from datasets.ingest.reader import hash_file
-from datasets.manifests import EXECUTABLE, FILE, LINK, Manifest
+from datasets.manifests import EXECUTABLE, FILE, LINK, Manifest, decode
 from datasets.storage.base import Blocked, ContentDamaged, Lake
 from datasets.storage.cache import CacheStore
 from tests.contract.caches import FILES, LARGE, inodes, kept
@@ -207,3 +207,19 @@ def test_a_link_out_of_the_version_is_named_and_not_called_damaged(
         store.fill("v", lake, manifest)
     assert (refused.value.code, refused.value.is_passing) == ("link_leaves_tree", False)
     assert not store.tree("v").exists()
+
+
+def test_each_manifest_is_decoded_once_by_a_look_at_all_files(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    decoded: list[int] = []
+
+    def counted(data: bytes) -> Manifest:
+        decoded.append(len(data))
+        return decode(data)
+
+    for key in ("v", "w"):
+        store.fill(key, lake, kept(lake, FILES | {key: (FILE, b"own")}))
+    monkeypatch.setattr("datasets.storage.cache.decode", counted)
+    assert store.find_damaged([sha256(LARGE).digest(), sha256(b"own").digest()]) == set()
+    assert len(decoded) == 2
