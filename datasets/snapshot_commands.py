@@ -79,16 +79,19 @@ class TakeSnapshot(CommandHandler):
             run.report(size_bytes, total, f"{files} files")
 
         writers = writing_jobs(snapshot.volume)
-        is_asked_again = run.is_repeated and claims_volumes(snapshot.project)
+        is_claim = claims_volumes(snapshot.project)
+        # An earlier try may have ended before it asked the cluster: then the programs are paused as for a first one.
+        is_asked_again = run.is_repeated and is_claim and storage.has_snapshot(key)
         if not writers or is_asked_again:
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
             # A job that started meanwhile has written into the files during the copy. What an earlier try asked the
             # cluster for may have been cut while programs wrote, unless that try saw it.
             is_written = writers or writing_jobs(snapshot.volume)
-            return taken, snapshot.consistency or (CRASH if is_written else IDLE)
+            seen = snapshot.consistency if is_asked_again else ""
+            return taken, seen or (CRASH if is_written else IDLE)
         with _paused(snapshot.volume, storage, key, writers, run) as pause:
             settle = _Settling(snapshot, pause, writers, run)
-            if claims_volumes(snapshot.project):
+            if is_claim:
                 # Kept for a later try if this one does not see the content, also if the programs have ended by then.
                 snapshot_cut(key, CRASH)
             budget = budget_of(run, give_way=settle.give_way)

@@ -119,6 +119,10 @@ class AnfVolumes(BlockSnapshots, VolumeFiles):
         # Azure does not report a snapshot's size.
         return _size(found)
 
+    def has_snapshot(self, snapshot: str) -> bool:
+        """Return whether Azure has a snapshot. Raises Blocked if it refuses."""
+        return self._with_snapshot(snapshot) is not None
+
     def remove_snapshot(self, snapshot: str) -> None:
         """Delete a snapshot, and its retired volume if it was the last one. Raises Blocked if Azure refuses, also
         while it copies the snapshot."""

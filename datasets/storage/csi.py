@@ -189,6 +189,10 @@ class CsiVolumes(BlockSnapshots):
             raise Blocked("snapshot_not_ready", one_line(words), is_passing=False)
         return _bytes_of(last.get("restoreSize"))
 
+    def has_snapshot(self, snapshot: str) -> bool:
+        """Return whether the cluster was asked for a snapshot, ready or not. Raises Blocked if the cluster refuses."""
+        return self._found(f"{self._snapshots}/{snapshot_name(snapshot)}") is not None
+
     def remove_snapshot(self, snapshot: str) -> None:
         """Delete a snapshot; volumes created from it stay. Does nothing for a missing one. Raises Blocked if the
         cluster refuses, and with NOT_DELETED while the driver has not deleted it."""

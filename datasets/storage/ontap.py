@@ -110,6 +110,10 @@ class OntapVolumes(BlockSnapshots, VolumeFiles):
         made = self._snapshot(snapshot_name(snapshot), self._source(volume), budget)
         return int(made.get("size") or 0)
 
+    def has_snapshot(self, snapshot: str) -> bool:
+        """Return whether ONTAP has a snapshot. Raises Blocked if it refuses."""
+        return bool(self._snapshots(snapshot_name(snapshot)))
+
     def remove_snapshot(self, snapshot: str) -> None:
         """Delete a snapshot, and its retired volume if it was the last one. Raises Blocked if ONTAP refuses, also
         while a clone depends on it."""

@@ -123,6 +123,10 @@ class VolumeStorage(Protocol):
         Raises ContentMissing if there is no such volume, Blocked if the storage cannot do it, and what `budget`
         raises."""
 
+    def has_snapshot(self, snapshot: str) -> bool:
+        """Return whether the storage has a snapshot or was asked for it, ready or not. Raises Blocked if it
+        refuses."""
+
     def remove_snapshot(self, snapshot: str) -> None:
         """Remove a snapshot with its files; files shared with others stay. Does nothing for a missing one. Raises
         Blocked if the storage refuses."""

@@ -13,7 +13,7 @@ from controlplane.commands.tasks import carry_out_here
 from controlplane.engines.base import EngineUnreachable
 from controlplane.models import Command
 from datasets.actions.snapshots import REMOVE, delete_snapshot, restore_snapshot, take_snapshot
-from datasets.models import Snapshot
+from datasets.models import Snapshot, Volume
 from datasets.pod_quiesce import PodPause
 from datasets.queries.volumes import snapshot_shape
 from datasets.snapshot_commands import UNSHOWN_TRIES
@@ -35,6 +35,10 @@ class Driver:
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
         self.removals = 0
+        self.is_asked = False
+
+    def has_snapshot(self, key: str) -> bool:
+        return self.is_asked
 
     def remove_snapshot(self, key: str) -> None:
         self.removals += 1
@@ -45,6 +49,9 @@ class Driver:
 
     def take(self, key: str, volume: str, before: str | None, budget: Any, *calls: Any) -> Taken:
         answer = self.answers.pop(0)
+        if answer == "unasked":
+            raise EngineUnreachable("no route")
+        self.is_asked = True
         if answer == "away":
             raise EngineUnreachable("no route")
         if answer == "slow":
@@ -77,6 +84,32 @@ def test_a_job_that_ends_between_two_tries_has_written_into_the_snapshot(
     carry_out_here(command.pk)
     snapshot = Snapshot.objects.get()
     assert (snapshot.state, snapshot.consistency, driver.answers) == ("ready", consistency, [])
+
+
+@pytest.mark.parametrize(
+    ("first", "pauses", "consistency"), [("unasked", 2, "quiesced"), ("away", 1, "crash")]
+)
+def test_programs_pause_again_if_the_cluster_was_not_asked_when_they_did(
+    cast: Any, driver: Driver, monkeypatch: pytest.MonkeyPatch, first: str, pauses: int, consistency: str
+) -> None:
+    paused: list[str] = []
+    pause = PodPause(None, UNLIMITED)
+    pause.has_paused = True
+    monkeypatch.setattr(PodPause, "has_lasted", lambda pause: pause.has_paused)
+
+    def quiesced(volume: Any, key: str, *_: Any) -> Any:
+        paused.append(key)
+        return nullcontext(pause)
+
+    monkeypatch.setattr("datasets.snapshot_commands.quiesced_by_pod", quiesced)
+    driver.answers = [first, "ready"]
+    place(make_job(cast.project, volumes=[{"volume": make_volume(cast.project).name, "mount_path": "/mnt"}]))
+    command = Command.objects.get(subject_id=take_snapshot(Volume.objects.get(), actor=SYSTEM).pk)
+    carry_out_here(command.pk)
+    Command.objects.filter(pk=command.pk).update(not_before=NOW)
+    carry_out_here(command.pk)
+    snapshot = Snapshot.objects.get()
+    assert (snapshot.state, snapshot.consistency, len(paused)) == ("ready", consistency, pauses)
 
 
 @pytest.mark.parametrize(
