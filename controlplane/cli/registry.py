@@ -158,6 +158,7 @@ GROUPS = (
         Command("token revoke", "tokens:token_revoke", "Revoke an API token"),
         Command("list users", "users:list_users", "List users (admins)"),
         Command("user create", "users:user_create", "Create a user (admins)"),
+        Command("audit", "audit:audit", "Show who changed what (admins)"),
     )),
     Group("Yard itself", (
         Command("doctor", "doctor:doctor", "Check settings, server and login"),
