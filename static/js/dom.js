@@ -66,6 +66,9 @@ export function followedLink(event, selector) {
   return event.ctrlKey || event.metaKey || event.shiftKey ? null : event.target.closest(selector);
 }
 
+/** Have screen readers say a text that has changed on the page. */
+export function speak(text) { setText($("#spoken"), text); }
+
 /** Show a short message in the corner; it disappears by itself. */
 export function toast(text, kind = "info") {
   const node = h("div", { class: `message ${kind}`, role: "status" }, h("span", {}, text));

@@ -1,6 +1,6 @@
 // Lists: filters, sort headers and pages update in place and are kept in the URL; selected rows are counted.
 
-import { $, $$, followedLink, say, setText } from "./dom.js";
+import { $, $$, followedLink, say, setText, speak } from "./dom.js";
 import { redraw } from "./regions.js";
 
 const TYPING = 250; // milliseconds without a key before a text filter acts
@@ -39,6 +39,7 @@ async function go(address, parts, how) {
   if (address === location.href) return;
   history[how](null, "", address);
   await redraw(parts);
+  speak($(".list-head p", document.getElementById(parts[0]).closest("section"))?.firstChild?.textContent.trim() ?? "");
 }
 
 function refill(form) {

@@ -96,7 +96,7 @@ LOOKS = (
     Look("dark", WIDE, "dark", audit=CONTRAST, checks=(EDGES,)),
     Look("narrow", NARROW, "dark", audit=TAGS, checks=(*EVERYWHERE, ASIDE), without=CONTRAST),
     Look("narrow, right to left", NARROW, "dark", direction="rtl", checks=(SPILL,)),
-    Look("tablet", TABLET, "dark", checks=(SPILL, TOUCHING)),
+    Look("tablet", TABLET, "dark", checks=(SPILL, TOUCHING, ASIDE)),
     Look("widest", WIDEST, "dark", checks=(SPILL, HANGING, STRETCHED)),
 )
 LIGHT_AND_NARROW = tuple(replace(look, without=()) for look in LOOKS if look.audit == TAGS)
