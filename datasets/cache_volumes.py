@@ -22,7 +22,7 @@ from datasets.queries.lake import manifest_named
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing, Lake
 from datasets.storage.claims import CacheClaim, CacheTask
 from datasets.storage.contents import Sharing
-from datasets.storage.tree_fill import Progress, Report, contents_of, silent
+from datasets.storage.tree_fill import Progress, Report, silent
 
 # Codes of Blocked for which a fill is retried without limit: the lake is away, or another task uses the volume.
 WAITED_FOR = (*LAKE_AWAY, "in_use", "pod_deleted")
@@ -125,8 +125,8 @@ class VolumeCaches:
 
     def lacking_bytes(self, manifest: Manifest) -> int:
         """Return the bytes of contents that no tree on the volume has, which a fill would have to download."""
-        known = {name for other in self.manifests().values() for name in contents_of(other)}
-        return sum(size for name, size in contents_of(manifest).items() if name not in known)
+        known = {name for other in self.manifests().values() for name in other.stored_sizes}
+        return sum(size for name, size in manifest.stored_sizes.items() if name not in known)
 
     def fill(
         self, key: str, lake: Lake, manifest: Manifest, budget: Budget = UNLIMITED, report: Report = silent

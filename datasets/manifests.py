@@ -11,7 +11,7 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -106,6 +106,30 @@ class Manifest:
         """Return the hash that identifies the version: the SHA-256 of the columns, in hexadecimal."""
         return self._hashed(b"\0".join(self.paths))
 
+    @cached_property
+    def each_digest(self) -> Sequence[bytes]:
+        """Return the digest of each file."""
+        return [self.digests[at : at + DIGEST_BYTES] for at in range(0, len(self.digests), DIGEST_BYTES)]
+
+    @cached_property
+    def store_names(self) -> Sequence[bytes]:
+        """Return the name that each file's content has in caches: its digest, with b"x" appended if executable; b"" for
+        links."""
+        if not any(self.kinds):
+            return self.each_digest
+        names = list(self.each_digest)
+        for place, kind in enumerate(self.kinds):
+            if kind:
+                names[place] = names[place] + b"x" if kind == EXECUTABLE else b""
+        return names
+
+    @cached_property
+    def stored_sizes(self) -> Mapping[bytes, int]:
+        """Return the contents that caches have of this version: size in bytes by store name. Links have none."""
+        found = dict(zip(self.store_names, self.sizes, strict=True))
+        found.pop(b"", None)
+        return found
+
     def digest(self, index: int) -> bytes:
         """Return the SHA-256 of the content of the file with this index."""
         return self.digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
@@ -152,7 +176,7 @@ class Manifest:
 
     def contents(self) -> list[bytes]:
         """Return the distinct digests of all files."""
-        return list(set(_slices(self.digests)))
+        return list(set(self.each_digest))
 
     def only(self, indexes: Iterable[int]) -> "Manifest":
         """Return the manifest of the files with these indexes, which must ascend."""
@@ -352,10 +376,6 @@ def _changed(paths: list[bytes], old: tuple[bytes, bytes], new: tuple[bytes, byt
 def _differs(old: tuple[bytes, bytes], new: tuple[bytes, bytes], index: int) -> bool:
     digest = slice(index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES)
     return old[0][digest] != new[0][digest] or old[1][index] != new[1][index]
-
-
-def _slices(digests: bytes) -> list[bytes]:
-    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
 
 
 def _names(joined: bytes) -> list[bytes]:

@@ -7,7 +7,6 @@ order give the same pack.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
 
@@ -23,18 +22,12 @@ _ROW = struct.Struct("<32sQQ")
 _TAIL = struct.Struct("<Q16s")
 _MAGIC = b"trainyard-pack-1"
 
+# Digest of a content, its offset and its size in bytes in the pack.
+IndexEntry = tuple[bytes, int, int]
+
 
 class PackInvalid(ValueError):
     """The bytes are not a pack, or a content does not match its digest."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """Digest of a content, and its offset and size in bytes in the pack."""
-
-    digest: bytes
-    offset: int
-    size_bytes: int
 
 
 def pack_index(contents: Iterable[tuple[bytes, int]]) -> bytes:
@@ -67,7 +60,7 @@ def read_index(pack: bytes | memoryview) -> tuple[list[IndexEntry], bytes]:
     if magic != _MAGIC or count > CONTENTS_MOST or size > len(pack):
         raise PackInvalid("These bytes are not a pack.")
     index = bytes(pack[len(pack) - size :])
-    return [IndexEntry(*row) for row in _ROW.iter_unpack(index[: -_TAIL.size])], index
+    return list(_ROW.iter_unpack(index[: -_TAIL.size])), index
 
 
 def index_bytes(tail: bytes) -> int:
@@ -88,13 +81,13 @@ def checked_contents(pack: memoryview) -> Iterator[tuple[bytes, memoryview]]:
     places, index = read_index(pack)
     end = len(pack) - len(index)
     at = 0
-    for place in places:
-        if place.offset != at or place.size_bytes > end - at:
+    for digest, offset, size in places:
+        if offset != at or size > end - at:
             raise PackInvalid("The pack's contents are not contiguous.")
-        content = pack[at : at + place.size_bytes]
-        if sha256(content).digest() != place.digest:
-            raise PackInvalid(f"A content arrived damaged: it is not {place.digest.hex()}.")
-        yield place.digest, content
-        at += place.size_bytes
+        content = pack[at : at + size]
+        if sha256(content).digest() != digest:
+            raise PackInvalid(f"A content arrived damaged: it is not {digest.hex()}.")
+        yield digest, content
+        at += size
     if at != end:
         raise PackInvalid("The pack has bytes that belong to no content.")

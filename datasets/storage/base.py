@@ -151,6 +151,11 @@ class Lake(Protocol):
         """Return the locations of the contents with these digests, in the order that is cheapest to read. Raises
         ContentMissing if one is not stored."""
 
+    def locate_many(self, digests: Sequence[bytes]) -> Iterator[list[Located]]:
+        """Yield the locations of the contents with these digests, some at a time, so that the first are read while
+        others are looked up. A location may be out of date: a content that is missing or damaged there may be found
+        elsewhere by `locate`. Raises ContentMissing if one is not stored."""
+
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
         """Yield (digest, bytes) of the contents at `located`: contents of one pack, or one content with its own
         file. The caller must verify the digests. Raises ContentMissing and, for a truncated pack, ContentDamaged."""

@@ -41,11 +41,9 @@ from datasets.storage.tree_fill import (
     Source,
     Sources,
     TreeFill,
-    contents_of,
     digest_of,
     is_written,
     silent,
-    store_names,
 )
 
 PART, LOCK = ".part", ".lock"
@@ -90,8 +88,11 @@ class CacheStore:
 
     def lacking_bytes(self, manifest: Manifest) -> int:
         """Return the bytes of contents that a fill would have to copy."""
-        sizes = contents_of(manifest)
-        sources = self._sources(sizes, self.keys())
+        sizes = manifest.stored_sizes
+        keys = self.keys()
+        if not keys:
+            return sum(sizes.values())
+        sources = self._sources(sizes, keys)
         lacking = set(sizes).difference(*(source.paths for source in sources.trusted))
         # Their intact copy, if there is one, is found only by reading.
         damaged = lacking & self._damaged()
@@ -157,7 +158,7 @@ class CacheStore:
         marked = self._damaged() & named
         # Read again: a tree that became complete meanwhile may have linked a damaged file before it had a mark.
         trees = self._manifests(read).items() if marked else ()
-        return {key for key, manifest in trees if not marked.isdisjoint(store_names(manifest))}
+        return {key for key, manifest in trees if not marked.isdisjoint(manifest.store_names)}
 
     def _written(
         self, names: Collection[bytes], read: Callable[[str], Manifest | None]
@@ -168,7 +169,7 @@ class CacheStore:
         for key in self.keys():
             part = self._part(key)
             manifest = read(key) if part.is_dir() else None
-            sizes = contents_of(manifest) if manifest is not None else {}
+            sizes = manifest.stored_sizes if manifest is not None else {}
             for name, path in _files(part, manifest, names) if manifest is not None else ():
                 if is_written(os.fsencode(path), name, sizes[name]):
                     yield name, path
@@ -190,7 +191,7 @@ class CacheStore:
     ) -> None:
         before = self._whole()
         keys = self.keys() - {key}
-        sources = self._sources(contents_of(manifest), keys) if keys else Sources()
+        sources = self._sources(manifest.stored_sizes, keys) if keys else Sources()
         own = self._filled(key, lake, manifest, sources, lock, budget, report)
         with self._locked(_COMPLETION):
             # A fill that ended meanwhile may have brought the same contents.
@@ -242,7 +243,7 @@ class CacheStore:
             manifest = self._manifest(key) if is_whole or tree.is_dir() else None
             if manifest is None:
                 continue
-            pairs = zip(store_names(manifest), manifest.paths, strict=True)
+            pairs = zip(manifest.store_names, manifest.paths, strict=True)
             paths = {name: path for name, path in pairs if name in names}
             unsafe = damaged.intersection(paths) if is_whole else set(paths)
             suspect.append(Source(tree, {name: paths.pop(name) for name in unsafe}))
@@ -257,7 +258,7 @@ class CacheStore:
         # What a killed repair left.
         shutil.rmtree(self._part(key), ignore_errors=True)
         damaged = self._damaged()
-        stale = damaged.intersection(contents_of(manifest)) if damaged else damaged
+        stale = damaged.intersection(manifest.stored_sizes) if damaged else damaged
         if not stale:
             return
         wanted = _only(manifest, stale)
@@ -271,7 +272,7 @@ class CacheStore:
                         self._replace(path, fresh[name])
             sync_file_system(self.root)
             # A running fill may have linked the damaged file: it repairs its tree when that is complete.
-            filling = {name for other in self._filling() for name in contents_of(other)}
+            filling = {name for other in self._filling() for name in other.stored_sizes}
             for name in stale - filling:
                 self._mark(name).unlink(missing_ok=True)
         shutil.rmtree(self._part(key))
@@ -327,7 +328,7 @@ class CacheStore:
         # Otherwise another process would find `contents` gone, and mark everything.
         with self._locked(_COMPLETION):
             contents = self.root / "contents"
-            names = {name for one in self.manifests().values() for name in contents_of(one)}
+            names = {name for one in self.manifests().values() for name in one.stored_sizes}
             # Damaged contents were removed there until their trees were repaired.
             for name in names if contents.is_dir() else ():
                 mark = self._mark(name)
@@ -374,9 +375,9 @@ class CacheStore:
         manifest = self._manifest(key)
         if manifest is None:
             return 0
-        sizes = contents_of(manifest)
+        sizes = manifest.stored_sizes
         others = (self._manifest(other) for other in self.keys() - {key})
-        used = {name for other in others if other is not None for name in contents_of(other) if name in sizes}
+        used = {name for other in others if other is not None for name in other.stored_sizes if name in sizes}
         return sum(sizes.values()) - sum(sizes[name] for name in used)
 
     @contextmanager
@@ -408,7 +409,7 @@ class _EachOnce:
 
 def _only(manifest: Manifest, names: Collection[bytes]) -> Manifest:
     """Return a manifest of the files whose contents have these store names."""
-    return manifest.only(place for place, name in enumerate(store_names(manifest)) if name in names)
+    return manifest.only(place for place, name in enumerate(manifest.store_names) if name in names)
 
 
 def _is_damaged(name: bytes, path: Path, checked: set[int]) -> bool:
@@ -435,7 +436,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 def _files(tree: Path, manifest: Manifest, names: Container[bytes]) -> Iterator[tuple[bytes, Path]]:
     """Yield the store name and the path of the files of a tree that have one of these contents; no links."""
-    for name, path in zip(store_names(manifest), manifest.paths, strict=True):
+    for name, path in zip(manifest.store_names, manifest.paths, strict=True):
         # Before the path is built, which takes longer than all else that is done for a file that is not wanted.
         if name in names:
             yield name, tree / os.fsdecode(path)

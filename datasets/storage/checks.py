@@ -7,11 +7,11 @@ from pathlib import Path
 
 from datasets.ingest.packs import TAIL_BYTES, PackInvalid, index_bytes, read_index
 from datasets.ingest.reader import FileChanged, hash_file
-from datasets.storage.contents import WHOLE, Located
+from datasets.storage.contents import WHOLE, Located, located_in
 
 
-def places_in(path: Path) -> list[Located]:
-    """Return the locations of the contents in a pack file; their `pack` is "". Raises PackInvalid if the pack's
+def places_in(path: Path, pack: str) -> list[Located]:
+    """Return the locations of the contents in a file that is the pack with this name. Raises PackInvalid if the pack's
     index is incomplete or wrong."""
     size = path.stat().st_size
     with open(path, "rb", buffering=0) as file:
@@ -19,7 +19,7 @@ def places_in(path: Path) -> list[Located]:
             raise PackInvalid("The pack is truncated.")
         tail = index_bytes(os.pread(file.fileno(), TAIL_BYTES, size - TAIL_BYTES))
         entries, _ = read_index(os.pread(file.fileno(), tail, max(0, size - tail)))
-    return [Located("", entry.offset, entry.size_bytes, entry.digest) for entry in entries]
+    return located_in(pack, entries)
 
 
 def damaged_in(path: Path, located: Sequence[Located]) -> list[Located]:

@@ -60,6 +60,14 @@ class Located(NamedTuple):
     digest: bytes
 
 
+def located_in(pack: str, entries: Iterable[tuple[bytes, int, int]]) -> list[Located]:
+    """Return the locations of the contents of a pack with this name, from its index: digest, offset and size in bytes
+    of each."""
+    # `Located(...)` would call a Python function for each.
+    new = tuple.__new__
+    return [new(Located, (pack, offset, size, digest)) for digest, offset, size in entries]
+
+
 class Files(NamedTuple):
     """Which contents are known, the packs that hold some of them, and the digests of those with a file of their
     own."""

@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
-from itertools import accumulate, repeat
+from itertools import accumulate, islice, repeat
 from pathlib import Path
 
 from datasets.ingest.packs import (
@@ -54,6 +54,10 @@ from datasets.storage.tree_writer import spans
 
 # Objects removed under one lock, which blocks flushes.
 _REMOVED_AT_ONCE = 200
+# Contents that are looked up to find the packs of many. In a pack's index, reading this many of its rows takes as long
+# as one look-up.
+_ASKED_AT_ONCE, _ROWS_PER_FOUND = 100, 10
+_ABSENT = object()
 # Larger contents have their own file, which can be shared by link.
 WHOLE_BYTES = 256 << 10
 _FOLDERS = ("objects", "packs", "manifests", "parts", "staging", "quarantine")
@@ -192,6 +196,27 @@ class FolderLake(IndexedLake[ContentIndex]):
     def path_of(self, located: Located) -> Path:
         return self._path(*_file_of(located))
 
+    def locate_many(self, digests: Sequence[bytes]) -> Iterator[list[Located]]:
+        left, rows, found = dict.fromkeys(digests), 0, 0
+        # The index of a pack has all its contents in one read, and the lake's index needs a look-up for each.
+        while left and rows <= found * _ROWS_PER_FOUND:
+            located = self.locate(islice(left, _ASKED_AT_ONCE))
+            for pack in {one.pack for one in located} - {WHOLE}:
+                places = self._places_in(pack)
+                some = [one for one in places if left.pop(one.digest, _ABSENT) is None]
+                rows, found = rows + len(places), found + len(some)
+                yield some
+            # Those with a file of their own, and of packs whose index is lost or damaged.
+            yield [one for one in located if left.pop(one.digest, _ABSENT) is None]
+        # These packs have mostly other contents: few are wanted of many.
+        yield from super().locate_many(list(left))
+
+    def _places_in(self, pack: str) -> list[Located]:
+        try:
+            return places_in(self._path("packs", pack), pack)
+        except (FileNotFoundError, PackInvalid):
+            return []
+
     def put_manifest(self, name: str, stored: bytes) -> None:
         try:
             with self._staged() as fresh:
@@ -314,7 +339,7 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     def _adopt_pack(self, path: Path, name: str) -> list[Located]:
         try:
-            places = [place._replace(pack=name) for place in places_in(path)]
+            places = places_in(path, name)
         except PackInvalid:
             path.unlink()
             return []

@@ -14,9 +14,11 @@ from typing import Generic, TypeVar
 
 from datasets.manifests import Diff, Manifest, decode, new_contents
 from datasets.storage.base import UNLIMITED, Budget, Collected, ContentMissing, Verified
-from datasets.storage.contents import WHOLE, ContentIndex, Files, Located
+from datasets.storage.contents import WHOLE, ContentIndex, Files, Located, chunks
 from datasets.storage.files import blocked, changed_at, locked
 
+# Contents per look-up of many.
+_LOCATED_AT_ONCE = 20_000
 # Manifests remembered as complete; a sync needs that of the version before.
 _COMPLETE_MOST = 100
 Index = TypeVar("Index", bound=ContentIndex)
@@ -117,6 +119,9 @@ class IndexedLake(ABC, Generic[Index]):
             missing = min(wanted - {one.digest for one in located})
             raise ContentMissing(f"The lake has no content {missing.hex()}.")
         return located
+
+    def locate_many(self, digests: Sequence[bytes]) -> Iterator[list[Located]]:
+        return map(self.locate, chunks(digests, _LOCATED_AT_ONCE))
 
     def _range(self, digest: bytes, offset: int, length: int | None) -> tuple[Located, int]:
         """Return where a content is, and how many bytes it has from `offset` on, at most `length`."""

@@ -36,7 +36,7 @@ from datasets.ingest.reader import hash_file
 from datasets.storage.ages import AgedIndex
 from datasets.storage.base import Blocked, Budget, ContentDamaged, ContentMissing
 from datasets.storage.bucket import Bucket, KeyMissing, TooShort
-from datasets.storage.contents import WHOLE, Files, Located, Sharing
+from datasets.storage.contents import WHOLE, Files, Located, Sharing, located_in
 from datasets.storage.files import (
     blocked,
     is_locked,
@@ -163,7 +163,7 @@ class S3Lake(IndexedLake[AgedIndex]):
     def _store_pack(self, pack: bytes | memoryview) -> list[Located]:
         entries, index = read_index(pack)
         name = pack_name(index)
-        located = [Located(name, one.offset, one.size_bytes, one.digest) for one in entries]
+        located = located_in(name, entries)
         # Recorded before it is stored, so that a concurrent collection keeps it.
         self._note([shelf_key("packs", name)])
         self._bucket.put(shelf_key("packs", name), pack)
@@ -323,7 +323,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         except (PackInvalid, KeyMissing, TooShort):
             # The pack is truncated or is just being removed.
             return []
-        return [Located(name_of(key), entry.offset, entry.size_bytes, entry.digest) for entry in entries]
+        return located_in(name_of(key), entries)
 
 
 def _is_folder(key: str) -> bool:

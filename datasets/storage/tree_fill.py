@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 
 from datasets.ingest.reader import FileChanged, hash_file
-from datasets.manifests import DIGEST_BYTES, EXECUTABLE, LINK, Entry, Manifest, stays_inside
+from datasets.manifests import DIGEST_BYTES, LINK, Entry, Manifest, stays_inside
 from datasets.storage.base import Blocked, Budget, ContentDamaged, ContentMissing, Lake
 from datasets.storage.contents import WHOLE, Located, Sharing, chunks
 from datasets.storage.files import READ_ONLY, EarlyFlush, copy_file, sync_from
@@ -29,8 +29,6 @@ THREADS = min(4, os.cpu_count() or 1)
 # Contents per unit of work of a thread, alone and with a child process.
 _AT_ONCE, _AT_ONCE_PARTED = 200, 1000
 _EXECUTABLE_MODE = READ_ONLY | 0o111
-# Contents per look-up in the lake.
-_LOCATED_AT_ONCE = 20_000
 # Fewer contents are written before a child process has started.
 PARTED_FILES = 2000
 # Interval of reports while one large file is written, during which no other progress is made.
@@ -54,26 +52,6 @@ Report = Callable[[Progress], None]
 
 def silent(progress: Progress) -> None:
     """Report nothing: the default of calls that report progress."""
-
-
-def store_names(manifest: Manifest) -> list[bytes]:
-    """Return the store name of each file's content, in the order of the manifest; b"" for links. It is the digest,
-    with b"x" appended if executable."""
-    digests = manifest.digests
-    # The digest itself, and not in hex: a second text of each would have to be made.
-    names = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
-    if any(manifest.kinds):
-        for place, kind in enumerate(manifest.kinds):
-            if kind:
-                names[place] = names[place] + b"x" if kind == EXECUTABLE else b""
-    return names
-
-
-def contents_of(manifest: Manifest) -> dict[bytes, int]:
-    """Return the contents of a version: size in bytes by store name. Links have none."""
-    found = dict(zip(store_names(manifest), manifest.sizes, strict=True))
-    found.pop(b"", None)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +81,10 @@ class TreeFill:
     ) -> None:
         self._part, self._lake, self._manifest = part, lake, manifest
         self._budget, self._report = budget, report
-        names = store_names(manifest)
-        self._sizes = dict(zip(names, manifest.sizes, strict=True))
+        names, self._sizes = manifest.store_names, manifest.stored_sizes
         # One of the paths of each content; few contents have several.
         self._path = dict(zip(names, manifest.paths, strict=True))
-        for files in (self._sizes, self._path):
-            files.pop(b"", None)
+        self._path.pop(b"", None)
         self._others = {} if len(self._path) == len(names) else self._repeated(names)
         self._done = Progress(0, 0, 0)
         self._is_parted = False
@@ -158,7 +134,7 @@ class TreeFill:
         of these; remove everything else."""
         root = os.fsencode(self._part)
         directories = self._directories()
-        first = set(self._path.values())
+        first = set(self._path.values()) if os.listdir(root) else set()
         left: set[bytes] = set()
         for folder, below, names in os.walk(root):
             path = folder[len(root) + 1 :]
@@ -264,10 +240,9 @@ class TreeFill:
         with ThreadPoolExecutor(THREADS) as threads, EarlyFlush(self._part) as flush:
             try:
                 # The first ones are written while the others are located.
-                located = map(self._lake.locate, chunks(wanted.digests, _LOCATED_AT_ONCE))
                 pieces = [
                     threads.submit(self._piece, piece, wanted)
-                    for some in located
+                    for some in self._lake.locate_many(wanted.digests)
                     for piece in _pieces(some, at_once)
                 ]
                 for piece in pieces:
@@ -296,10 +271,9 @@ class TreeFill:
         try:
             self._store_contents(located, wanted)
             self._repeat(names)
-        except ContentMissing:
-            # A collection of the lake may have moved contents to other packs: locate them again.
+        except (ContentMissing, ContentDamaged):
+            # A collection of the lake may have moved contents to other packs, or a damaged one is there again.
             moved = self._lake.locate(one.digest for one in located)
-            # The locations did not change, so the contents are missing.
             if moved == list(located):
                 raise
             for name in names:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from datasets.ingest.worker import WorkerFailed
-from datasets.storage import tree_fill
+from datasets.storage import folder, indexed, tree_fill
 from datasets.storage.base import ContentDamaged, ContentMissing, Lake
 from datasets.storage.cache import CacheStore
 from datasets.storage.contents import Located
@@ -25,7 +25,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from datasets.manifests import decode
-from datasets.storage import tree_fill
+from datasets.storage import folder, indexed, tree_fill
 from datasets.storage.cache import CacheStore
 from tests.contract.lake_opening import open_lake
 def report(progress):
@@ -41,7 +41,8 @@ EMPTY = Located("", 0, 0, sha256(b"").digest())
 @pytest.fixture(autouse=True)
 def parted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_fill, "PARTED_FILES", 1)
-    monkeypatch.setattr(tree_fill, "_LOCATED_AT_ONCE", 1)
+    monkeypatch.setattr(indexed, "_LOCATED_AT_ONCE", 1)
+    monkeypatch.setattr(folder, "_ASKED_AT_ONCE", 1)
 
 
 def test_files_have_their_contents_and_modes_whatever_the_umask(lake: Lake, store: CacheStore):
