@@ -15,12 +15,13 @@ from controlplane.engines.base import Mount
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.preflight import check_cluster
 from datasets.storage.base import Blocked, Budget, Cancelled, ContentMissing
-from datasets.storage.claims import claim_name, snapshot_name
+from datasets.storage.claims import NOT_DELETED, claim_name, snapshot_name
 from datasets.storage.csi import PROVISION_SECONDS, CsiVolumes
 from tests.contract.harness import PROJECT, EngineCase, make_case
 from tests.kube import KubeCluster
 from tests.kubernetes import csi_rig
 from tests.kubernetes.chart import engine_kubeconfig
+from tests.waiting import wait_until
 
 MIB = 1 << 20
 
@@ -57,6 +58,21 @@ def run(case: EngineCase, script: str, *mounts: Mount) -> str:
     return case.text(spec)
 
 
+def remove_snapshot(storage: CsiVolumes, snapshot: str) -> None:
+    """Remove a snapshot, however long its driver takes."""
+
+    def is_removed() -> bool:
+        try:
+            storage.remove_snapshot(snapshot)
+        except Blocked as blocked:
+            if blocked.code != NOT_DELETED:
+                raise
+            return False
+        return True
+
+    wait_until(is_removed, 60, "the end of the snapshot")
+
+
 def mounted(volume: str, path: str = "/data", *, is_read_only: bool = False) -> Mount:
     return Mount("", path, is_read_only, claim_name(volume))
 
@@ -84,7 +100,7 @@ def test_what_a_pod_writes_is_in_the_snapshot_in_what_is_restored_and_in_a_clone
     for one in (volume, restored, cloned):
         storage.remove(one)
         storage.remove(one)
-    storage.remove_snapshot(snapshot)
+    remove_snapshot(storage, snapshot)
     with pytest.raises(ContentMissing):
         storage.restore(new_id(), snapshot)
 
@@ -97,7 +113,7 @@ def test_a_snapshot_is_noticed_when_the_driver_has_it(case: EngineCase, cluster:
     newest = max(file.stat().st_mtime for file in (cluster.state_dir / "csi" / "snapshots").glob("*.ready"))
     # The sidecars' own way from the driver to the API server is in it, on whatever machine this runs.
     assert 0 <= noticed - newest < 10
-    storage.remove_snapshot(snapshot)
+    remove_snapshot(storage, snapshot)
     storage.remove(volume)
 
 
@@ -126,7 +142,7 @@ def test_a_snapshot_that_is_never_ready_ends_with_the_drivers_words(case: Engine
         cluster.kubectl("delete", "volumesnapshotclass", "refusing")
     assert refused.value.code == "snapshot_not_ready"
     assert snapshot_name(snapshot) in cluster.kubectl("get", "volumesnapshots", "-A", "-o", "name")
-    storage.remove_snapshot(snapshot)
+    remove_snapshot(storage, snapshot)
     storage.remove(volume)
 
 
