@@ -451,17 +451,19 @@ def test_the_page_of_a_dataset_offers_the_locations_that_lack_a_version(
     client: Any, cast: Cast, xray: Dataset, zone: CacheLocation
 ):
     client.force_login(cast.ben)
-    address, offer = f"/datasets/{xray.pk}", "<option>{}</option>"
-    page = client.get(address).content.decode()
+    address, offer = f"/datasets/{xray.pk}", '<option value="{0}">{0}</option>'
+    asks = f"{address}/cache?version=1"
+    assert asks in client.get(address).content.decode()
+    page = client.get(asks).content.decode()
     assert page.index(offer.format("memory")) < page.index(offer.format("zone-b"))
     said = client.post(f"{address}/cache", {"version": "1", "location": "zone-b"}, follow=True)
     assert "xray@1 is being cached at zone-b.team-a." in said.content.decode()
     assert caches() == {("zone-b.team-a", "queued")}
-    page = client.get(address).content.decode()
+    page = client.get(asks).content.decode()
     assert offer.format("zone-b") not in page
     assert offer.format("memory") in page
     said = client.post(f"{address}/cache", {"version": "1", "location": "zone-c"}, follow=True)
     assert "There is no cache location named zone-c." in said.content.decode()
     client.post(f"{address}/cache", {"version": "1", "location": "memory"})
     assert caches() == {("zone-b.team-a", "queued"), ("memory.team-a", "queued")}
-    assert "<option>" not in client.get(address).content.decode()
+    assert asks not in client.get(address).content.decode()
