@@ -106,7 +106,7 @@ PAGES: dict[str, dict[str, Rule]] = {
     "datasets/<str:dataset_id>/tags/remove": {"POST": P_MEMBERS},
     "datasets/<str:dataset_id>/files": {"GET": P_VIEWERS},
     "datasets/<str:dataset_id>/diff": {"GET": P_VIEWERS},
-    "datasets/<str:dataset_id>/cache": {"POST": P_MEMBERS},
+    "datasets/<str:dataset_id>/cache?version=1": {"GET": P_MEMBERS, "POST": P_MEMBERS},
     "datasets/<str:dataset_id>/delete": {"GET": P_OWNERS, "POST": P_OWNERS},
     "datasets/<str:dataset_id>/upload": {"GET": P_MEMBERS},
     "datasets/<str:dataset_id>/register": {"POST": P_MEMBERS},
