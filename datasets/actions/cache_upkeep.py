@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Collection
-from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db import transaction
@@ -66,27 +66,38 @@ def _states() -> Rows[Cache]:
     return Cache.objects.values_list("location", "state").distinct()
 
 
-def verify_caches(digests: Collection[bytes]) -> list[Cache]:
-    """Read the files of these contents in all caches in directories. Mark caches as failed in which one is damaged,
-    and return them. The next fill repairs them; running jobs keep their mounts. Fills that may have ended but for their
+class VerifiedCaches(NamedTuple):
+    """Result of `verify_caches`. `failed`: ready caches with a damaged file; `unread`: directories of caches that could
+    not be used."""
+
+    failed: list[Cache]
+    unread: list[CacheLocation]
+
+
+def verify_caches(digests: Collection[bytes]) -> VerifiedCaches:
+    """Read the files of these contents in all caches in directories. Mark caches as failed in which one is damaged.
+    The next fill repairs them; running jobs keep their mounts. Fills that may have ended but for their
     row are repeated. Safe to repeat."""
-    failed: list[Cache] = []
+    found = VerifiedCaches([], [])
     locations = CacheLocation.objects.filter(project=None).select_related("cluster")
     for location in filter(holds_caches, locations):
         caches = location.caches.filter(state__in=(Cache.READY, Cache.FILLING))
         if not caches.exists():
             continue
-        # A directory that cannot be used must not keep the other locations from being checked.
-        with suppress(Blocked):
+        try:
             damaged = store_of(location).find_damaged(digests)
-            caches = caches.filter(version__in=map(UUID, damaged))
-            words = {"reason": CONTENT_DAMAGED, "message": DAMAGED}
-            # Fills first: one that ends in between is then found among the ready ones.
-            caches.filter(state=Cache.FILLING).update(**words)
-            for cache in caches.filter(state=Cache.READY).select_related("version__dataset", "location"):
-                _fail(cache, CONTENT_DAMAGED, DAMAGED)
-                failed.append(cache)
-    return failed
+        except Blocked:
+            # It must not keep the other locations from being checked.
+            found.unread.append(location)
+            continue
+        caches = caches.filter(version__in=map(UUID, damaged))
+        words = {"reason": CONTENT_DAMAGED, "message": DAMAGED}
+        # Fills first: one that ends in between is then found among the ready ones.
+        caches.filter(state=Cache.FILLING).update(**words)
+        for cache in caches.filter(state=Cache.READY).select_related("version__dataset", "location"):
+            _fail(cache, CONTENT_DAMAGED, DAMAGED)
+            found.failed.append(cache)
+    return found
 
 
 def aged_caches(location: CacheLocation) -> list[Aged]:

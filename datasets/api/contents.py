@@ -16,7 +16,7 @@ from controlplane.api.operations import Answer, ApiView, Call, Method, operation
 from controlplane.api.problems import Problem
 from controlplane.api.query import Parameter
 from controlplane.models import Project, Role
-from datasets.access import dataset_for, version_for
+from datasets.access import dataset_for, version_for, visible_locations
 from datasets.actions.cache_upkeep import verify_caches
 from datasets.actions.datasets import keep_manifest
 from datasets.ingest.nearby import folder_mark, machine_mark
@@ -24,6 +24,7 @@ from datasets.ingest.packs import PackInvalid, make_pack
 from datasets.manifests import DIGEST_BYTES, Entry, Manifest, compare
 from datasets.models import DatasetVersion
 from datasets.previews import media_type
+from datasets.queries.caches import unread_at
 from datasets.queries.datasets import child_shape, diff_shape, find_version, meant, meant_in, shown
 from datasets.queries.lake import lake_folder, lake_of, manifest_named
 from datasets.queries.registrations import repair_of
@@ -268,7 +269,8 @@ class VersionVerify(ApiView):
         wanted = _within(_manifest(version), call.query, VERIFIED_BYTES)
         found = lake_of(version.dataset.project).verify(wanted)
         # After the lake: the files of a cache may share bytes with it.
-        failed = verify_caches(wanted)
+        caches = verify_caches(wanted)
+        unread = unread_at(version, visible_locations(call.actor), caches.unread)
         missing, damaged = [one.hex() for one in found.missing], [one.hex() for one in found.quarantined]
         return Answer(
             {
@@ -277,7 +279,10 @@ class VersionVerify(ApiView):
                 "size_bytes": found.size_bytes,
                 "missing": missing,
                 "damaged": damaged,
-                "damaged_caches": [cache.location.name for cache in failed if cache.version_id == version.pk],
+                "damaged_caches": [
+                    one.location.name for one in caches.failed if one.version_id == version.pk
+                ],
+                "unread_caches": unread,
                 "is_intact": not (missing or damaged),
                 "repair": repair_of(version) if missing or damaged else "",
             }

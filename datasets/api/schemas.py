@@ -84,9 +84,10 @@ VERSION_DIFF = record(
 VERIFICATION = record(
     "The result of checking `files` files. Damaged content was moved away from the lake, whose content `is_intact`"
     " otherwise; `repair` is what stores it again, empty if all is intact. `damaged_caches`: locations whose cache of"
-    " the version has a damaged file; each is out of use until it is filled again.",
+    " the version has a damaged file; each is out of use until it is filled again. `unread_caches`: locations whose"
+    " cache of the version was not read, because it is on a volume or its directory cannot be used.",
     files=INTEGER, contents=INTEGER, size_bytes=INTEGER, missing=listed(STRING), damaged=listed(STRING),
-    damaged_caches=listed(STRING), is_intact=BOOLEAN, repair=STRING,
+    damaged_caches=listed(STRING), unread_caches=listed(STRING), is_intact=BOOLEAN, repair=STRING,
 )  # fmt: skip
 REGISTRATION = record(
     "The registration of a directory of the control plane's machine as a version. `reason`: why it failed, or"

@@ -79,6 +79,17 @@ def keys_at(location: CacheLocation) -> set[str]:
     return set(CacheLocation.objects.values_list("kept_keys", flat=True).get(pk=location.pk))
 
 
+def unread_at(
+    version: DatasetVersion, visible: QuerySet[CacheLocation], unusable: Sequence[CacheLocation]
+) -> list[str]:
+    """Return the names of those `visible` locations with a cache of this version whose files this process cannot read:
+    volumes of projects, and the directories `unusable`."""
+    states = Cache.READY, Cache.FILLING
+    caches = Cache.objects.filter(version=version, state__in=states, location__in=visible)
+    caches = caches.filter(Q(location__project__isnull=False) | Q(location__in=unusable))
+    return sorted(caches.values_list("location__name", flat=True))
+
+
 def key_of(version_id: object) -> str:
     """Return the key under which a location stores the tree of a version (by id)."""
     return str(version_id)

@@ -109,19 +109,37 @@ def test_a_damaged_list_of_files_is_no_traceback(server, yard, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("locations", "code", "said"),
-    [([], 0, ""), (["near"], 1, f"its cache at near has damaged files; replace them: {REFILL}\n")],
+    ("caches", "code", "lines"),
+    [
+        ({}, 0, ["1 file is intact"]),
+        ({"unread_caches": []}, 0, ["1 file is intact"]),
+        (
+            {"damaged_caches": ["near"]},
+            1,
+            ["1 file is intact in the lake", f"its cache at near has damaged files; replace them: {REFILL}"],
+        ),
+        (
+            {"unread_caches": ["prod.team-a"]},
+            0,
+            [
+                "1 file is intact in the lake",
+                "its cache at prod.team-a was not read: the control plane cannot read it there",
+            ],
+        ),
+    ],
 )
-def test_verify_names_caches_with_damaged_files(server, yard, locations, code, said):
+def test_verify_names_caches_with_damaged_files_and_those_that_were_not_read(
+    server, yard, caches, code, lines
+):
     manifest = make_manifest([entry("a", b"1")])
     server.on("GET", "datasets", {"results": [{"id": "d1", "name": "xray", "latest": 1}]})
     version = {"id": "v1", "dataset": "xray", "number": 1, "subset": "", "manifest": manifest.hash}
     server.on("GET", "datasets/d1/versions/1", version)
     server.on("GET", "versions/v1/manifest", Reply(body=manifest.encode()))
     found = {"files": 1, "contents": 1, "size_bytes": 1, "missing": [], "damaged": [], "repair": ""}
-    server.on("POST", "versions/v1/verify", found | {"damaged_caches": locations})
+    server.on("POST", "versions/v1/verify", found | caches)
     ran = yard("dataset", "verify", "xray@1")
-    assert (ran.code, ran.out) == (code, f"xray@1: 1 file is intact\n{said}")
+    assert (ran.code, ran.out) == (code, "xray@1: " + "\n".join(lines) + "\n")
 
 
 def test_what_is_left_out_of_a_version_is_said_in_words(server, yard, tmp_path):

@@ -327,35 +327,45 @@ def verify_arguments(parser: Parser) -> None:
 
 
 def verify(args: Namespace, session: Session) -> int:
-    """Have the server verify every content of a version, and its files in caches. Exit code 1 if one is missing or
-    damaged."""
+    """Have the server verify every content of a version, and its files in caches that are directories of its machine.
+    Exit code 1 if one is missing or damaged."""
     from controlplane.cli.dataset_sync import fetch_manifest
 
     version = find_version(session, args.version)
     manifest = fetch_manifest(session, f"versions/{version['id']}", version["manifest"])
     total: Row = {"files": 0, "contents": 0, "size_bytes": 0, "missing": [], "damaged": []}
-    repair, locations = "", set[str]()
+    repair = ""
+    # Absent from servers of earlier versions.
+    caches: dict[str, set[str]] = {"damaged_caches": set(), "unread_caches": set()}
     for start, count in _spans(list(manifest.sizes)):
         found = session.client.post(f"versions/{version['id']}/verify", {}, {"start": start, "count": count})
         for key in total:
             total[key] += found[key]
         repair = repair or found["repair"]
-        # Absent from servers of earlier versions.
-        locations.update(found.get("damaged_caches", ()))
-    is_intact = not (total["missing"] or total["damaged"])
-    total |= {"is_intact": is_intact, "repair": repair, "damaged_caches": sorted(locations)}
-    name = version_name(version)
-    said = (
-        f"{name}: {formats.counted_files(total['files'])} {'is' if total['files'] == 1 else 'are'} intact"
-        if is_intact
-        else f"{name}: of its contents {len(total['damaged'])} damaged and {len(total['missing'])} missing; store them"
-        f" again: {repair}"
-    )
-    for location in sorted(locations):
-        said += f"\nits cache at {location} has damaged files; replace them: "
-        said += f"yard dataset cache {name} --location {location}"
-    session.output.object(total, said)
-    return DONE if is_intact and not locations else FAILED
+        for key, locations in caches.items():
+            locations.update(found.get(key, ()))
+    total |= {"is_intact": not (total["missing"] or total["damaged"]), "repair": repair}
+    total |= {key: sorted(locations) for key, locations in caches.items()}
+    session.output.object(total, _verified(version_name(version), total))
+    return DONE if total["is_intact"] and not total["damaged_caches"] else FAILED
+
+
+def _verified(name: str, total: Row) -> str:
+    """Return the result of a verification in words. `total`: as REST, with the sums of all requests."""
+    damaged, unread = total["damaged_caches"], total["unread_caches"]
+    if total["is_intact"]:
+        verb, where = "is" if total["files"] == 1 else "are", " in the lake" if damaged or unread else ""
+        lines = [f"{name}: {formats.counted_files(total['files'])} {verb} intact{where}"]
+    else:
+        counts = f"{len(total['damaged'])} damaged and {len(total['missing'])} missing"
+        lines = [f"{name}: of its contents {counts}; store them again: {total['repair']}"]
+    for location in damaged:
+        again = f"yard dataset cache {name} --location {location}"
+        lines.append(f"its cache at {location} has damaged files; replace them: {again}")
+    lines += [
+        f"its cache at {location} was not read: the control plane cannot read it there" for location in unread
+    ]
+    return "\n".join(lines)
 
 
 def _spans(sizes: list[int]) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ from datasets.actions.cache_upkeep import verify_caches
 from datasets.models import Cache, CacheLocation, Dataset
 from datasets.queries.caches import store_of
 from datasets.queries.lake import lake_of
+from datasets.storage.base import Blocked
 from datasets.storage.cache import CacheStore
 from tests.datasets import make_dataset, make_version
 from tests.waiting import wait_until
@@ -94,6 +95,20 @@ def test_a_damaged_file_of_a_cache_is_found_and_repaired_though_the_lake_is_inta
     )
     assert path.read_text() == "one"
     assert api("ben").post(f"versions/{version.pk}/verify").body["damaged_caches"] == []
+
+
+def test_verify_names_a_cache_whose_directory_cannot_be_used(api, cast, dataset, monkeypatch):
+    made = api("ben").post("caches", body(dataset)).body
+    wait_until(
+        lambda: not carry_out_due() and api("ben").get(f"caches/{made['id']}").body["state"] == "ready"
+    )
+
+    def refused(location):
+        raise Blocked("unreachable", "The file system of this storage does not answer.")
+
+    monkeypatch.setattr("datasets.actions.cache_upkeep.store_of", refused)
+    found = api("ben").post(f"versions/{dataset.versions.get().pk}/verify").body
+    assert (found["is_intact"], found["damaged_caches"], found["unread_caches"]) == (True, [], ["memory"])
 
 
 def test_a_fill_that_ends_while_its_tree_is_found_damaged_is_repeated_before_jobs_may_use_it(

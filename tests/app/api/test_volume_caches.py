@@ -180,3 +180,17 @@ def test_a_lake_that_is_away_when_charges_are_counted_is_the_reason(
         patch.setattr("datasets.cache_commands.charges", refuse)
         wait_until(carry_out_due, what="the try that is refused")
     assert Command.objects.get(kind=kind).error == "The bucket does not answer."
+
+
+def test_verify_names_the_caches_that_it_cannot_read(api: Any, cast: Cast, dataset: Dataset) -> None:
+    version = dataset.versions.get()
+    cached(version, cast)
+    work()
+    foreign = location_for(cast.project.cluster, cast.other)
+    cache_version(version, foreign, actor=SYSTEM)
+    work()
+    found = api("ben").post(f"versions/{version.pk}/verify").body
+    # The volume of another project is not named.
+    assert (found["is_intact"], found["unread_caches"]) == (True, ["memory.team-a"])
+    Cache.objects.update(state=Cache.FAILED)
+    assert api("ben").post(f"versions/{version.pk}/verify").body["unread_caches"] == []
