@@ -6,7 +6,7 @@ from hashlib import sha256
 from controlplane.access import SYSTEM
 from controlplane.models import Project
 from datasets.actions.datasets import commit_version, create_dataset, keep_manifest
-from datasets.actions.subsets import save_subset
+from datasets.actions.subsets import new_subset, save_subset
 from datasets.ingest.packs import pack_index
 from datasets.manifests import FILE, Entry, Manifest, make_manifest
 from datasets.models import Dataset, DatasetVersion
@@ -42,4 +42,4 @@ def make_version(dataset: Dataset, files: dict[str, str], message: str = "") -> 
 def make_subset(version: DatasetVersion, name: str, *patterns: str) -> DatasetVersion:
     """Create a subset of a version with the files that match one of the patterns."""
     selection = Selection([pattern.encode() for pattern in patterns])
-    return save_subset(version, name, selection, actor=SYSTEM)[0]
+    return save_subset(new_subset(version, selection), name, actor=SYSTEM)[0]

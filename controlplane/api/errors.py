@@ -44,6 +44,13 @@ def to_problem(error: Exception) -> Problem:
 
 
 @cache
+def refusals() -> tuple[type[Exception], ...]:
+    """Return the exceptions that `to_problem` answers for what they say; all others are faults of the server."""
+    kinds = (kind for kind, _ in _translations())
+    return (Problem, *(one for kind in kinds for one in (kind if isinstance(kind, tuple) else (kind,))))
+
+
+@cache
 def _translations() -> tuple[Translation, ...]:
     declared = (one for module in app_modules("api.refusals") for one in module.TRANSLATIONS)
     # Those of apps first, because their exceptions may be subclasses of the ones below.

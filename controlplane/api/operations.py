@@ -18,18 +18,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from controlplane.access import Actor, Forbidden, NotVisible, require_write, reread
+from controlplane.access import Actor, require_write, reread
 from controlplane.actions.audit import lasting_audit
-from controlplane.actions.errors import Invalid
 from controlplane.api import idempotency, query
 from controlplane.api.auth import actor_of, request_id_of
 from controlplane.api.bodies import BodyField, as_object, body_schema, read_body
+from controlplane.api.errors import refusals
 from controlplane.api.json_schema import Schema
 from controlplane.api.problems import Problem
 from controlplane.api.query import Parameter, read_query
 from controlplane.api.renderers import JSON, render_json
 from controlplane.http.problem_details import PROBLEM_JSON
-from controlplane.http.throttle import TooManyAttempts
 
 Row = TypeVar("Row", bound=models.Model)
 
@@ -98,12 +97,12 @@ class Call:
         return self._prepare()
 
     def prepare(self, before: Callable[[], Any]) -> None:
-        """Run `before` now, outside the transaction, for `prepared`. Its refusal (Problem, Invalid, NotVisible,
-        Forbidden, TooManyAttempts) is raised only by `prepared`: a repeated request must get its stored response, even
-        if `before` would refuse it now. Other exceptions propagate."""
+        """Run `before` now, outside the transaction, for `prepared`. Its refusal is raised only by `prepared`: a
+        repeated request must get its stored response, even if `before` would refuse it now. Other exceptions
+        propagate."""
         try:
             value = before()
-        except (Problem, Invalid, NotVisible, Forbidden, TooManyAttempts) as error:
+        except refusals() as error:
             raised = error
 
             def refuse() -> Any:
@@ -202,7 +201,7 @@ def operation(
     controlplane.asgi, only described here). `takes`: the media type of a body that is not JSON, read from
     `call.request.data`; `gives`: that of a response that is not JSON, which the view builds itself.
     `is_remembered` False: Idempotency-Key and dry runs have no effect, and the view runs in no transaction.
-    `before(call, **path)` runs before the transaction, for slow work without writes; its result is `call.prepared`.
+    `before(call, **path)` runs ahead of the transaction and writes no rows; its result is `call.prepared`.
     """
 
     def decorate(method: Method) -> Callable[..., HttpResponseBase]:

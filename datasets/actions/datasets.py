@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -17,7 +18,16 @@ from datasets.queries.caches import users_of, uses_of
 from datasets.queries.lake import in_use, lake_of, manifest_named, remember_manifest
 from datasets.storage.base import ContentMissing
 
-LACKING_SHOWN = 10
+
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    """A version to be created, as it was found in the lake. `parent`: None for the first version; `diff`: how
+    `manifest` differs from the parent's."""
+
+    dataset: Dataset
+    parent: DatasetVersion | None
+    manifest: Manifest
+    diff: Diff
 
 
 def create_dataset(project: Project, fields: Mapping[str, Any], *, actor: Actor) -> Dataset:
@@ -80,16 +90,25 @@ def keep_manifest(dataset: Dataset, stored: bytes) -> tuple[Manifest, int]:
 def commit_version(
     dataset: Dataset, manifest_hash: str, parent: int, message: str, *, actor: Actor
 ) -> tuple[DatasetVersion, bool]:
-    """Create a version from the stored manifest with this hash, as successor of the version number `parent` (0:
-    the first). Return (version, whether it is new); if nothing changed, the parent. Raises Conflict:
-    `parent_moved` if the parent is not the newest version any more, `content_missing` if the manifest or a
-    content is not stored."""
-    lake = lake_of(dataset.project)
-    with in_use(lake):
-        before, manifest, diff = _to_commit(dataset, manifest_hash, parent)
-        if before is not None and before.manifest == manifest.hash:
-            return before, False
-        return _commit(dataset, before, manifest, diff, message, actor), True
+    """Create a version: `new_version`, then `save_version`."""
+    return save_version(new_version(dataset, manifest_hash, parent), message, actor=actor)
+
+
+def new_version(dataset: Dataset, manifest_hash: str, parent: int) -> NewVersion:
+    """Return a version for `save_version`, made from the stored manifest with this hash, as successor of the version
+    number `parent` (0: the first). Writes no rows. Waits for a collection of the lake: call it outside of transactions.
+    Raises Conflict: `parent_moved` if the parent is not the newest version any more, `content_missing` if the manifest
+    or a content is not stored."""
+    with in_use(lake_of(dataset.project)):
+        return _to_commit(dataset, manifest_hash, parent)
+
+
+def save_version(new: NewVersion, message: str, *, actor: Actor) -> tuple[DatasetVersion, bool]:
+    """Write a version from `new_version`. Return (version, whether it is new); if nothing changed, the parent. Raises
+    Conflict `parent_moved` if another version was created meanwhile."""
+    if new.parent is not None and new.parent.manifest == new.manifest.hash:
+        return new.parent, False
+    return _commit(new, message, actor), True
 
 
 def tag_version(dataset: Dataset, name: str, version: DatasetVersion, *, actor: Actor) -> DatasetTag:
@@ -117,11 +136,7 @@ def remove_tag(dataset: Dataset, name: str, *, actor: Actor) -> None:
         dataset_happened("dataset.untagged", dataset, actor, tag=name)
 
 
-def _to_commit(
-    dataset: Dataset, manifest_hash: str, parent: int
-) -> tuple[DatasetVersion | None, Manifest, Diff]:
-    """Return the parent (None for a first version), the manifest with this hash, and the difference between them.
-    Raises Conflict if `parent` is not the newest version any more, or if the manifest or a content is not stored."""
+def _to_commit(dataset: Dataset, manifest_hash: str, parent: int) -> NewVersion:
     reread(dataset)
     if dataset.latest != parent:
         raise _moved(dataset, parent)
@@ -138,13 +153,13 @@ def _to_commit(
     old = _manifest_of(before)
     # The parent's contents are in use; only those that are new may have been collected since they were sent.
     diff = compare(old, manifest)
-    # This transaction commits after `in_use` ends, so a collection in between does not see the version.
+    # The version is written after `in_use` ends, so a collection in between does not see it.
     # Collections keep young content: `keep_of` makes the version's content young, however old it is.
     lacking = lake.keep_of(manifest, old, diff)
     if lacking:
         detail = f"{len(lacking)} contents of this version are not in the lake; send them, then commit again."
         raise Conflict("content_missing", detail)
-    return before, manifest, diff
+    return NewVersion(dataset, before, manifest, diff)
 
 
 def _newest_manifest(dataset: Dataset) -> Manifest:
@@ -160,14 +175,8 @@ def _manifest_of(version: DatasetVersion | None) -> Manifest:
     return Manifest.empty()
 
 
-def _commit(
-    dataset: Dataset,
-    before: DatasetVersion | None,
-    manifest: Manifest,
-    diff: Diff,
-    message: str,
-    actor: Actor,
-) -> DatasetVersion:
+def _commit(new: NewVersion, message: str, actor: Actor) -> DatasetVersion:
+    dataset, manifest, diff = new.dataset, new.manifest, new.diff
     number = dataset.latest + 1
     with transaction.atomic():
         moved = Dataset.objects.filter(pk=dataset.pk, latest=dataset.latest).update(latest=number)
@@ -180,7 +189,7 @@ def _commit(
         version = DatasetVersion.objects.create(
             dataset=dataset,
             number=number,
-            parent=before,
+            parent=new.parent,
             manifest=manifest.hash,
             message=message,
             author=actor.name,

@@ -1,5 +1,7 @@
 """Verbs on saved subsets of versions. Each is one transaction with one event."""
 
+from dataclasses import dataclass
+
 from django.db import IntegrityError, transaction
 
 from controlplane.access import Actor, reread
@@ -16,26 +18,37 @@ from datasets.selection import PathsUnknown, Selection, select
 from datasets.storage.base import ContentMissing
 
 
-def save_subset(
-    version: DatasetVersion, name: str, selection: Selection, *, actor: Actor
-) -> tuple[DatasetVersion, bool]:
-    """Save the selected files of a version under a name. Return the subset and whether it is new: an existing subset
-    with the same name and files is returned. Raises Invalid if `version` is itself a subset, if the selection is empty
-    or lists paths that the version lacks; Conflict if the name is in use for other files, or the lake has lost the
-    version's manifest."""
+@dataclass(frozen=True, slots=True)
+class NewSubset:
+    """A subset to be saved: the selection, and the manifest of the selected files, which the lake has."""
+
+    version: DatasetVersion
+    selection: Selection
+    manifest: Manifest
+
+
+def new_subset(version: DatasetVersion, selection: Selection) -> NewSubset:
+    """Return the selected files of a version for `save_subset`, and store their manifest. Writes no rows. Waits for the
+    lake: call it outside of transactions. Raises Invalid if `version` is itself a subset, if the selection is empty or
+    lists paths that the version lacks; Conflict if the lake has lost the version's manifest."""
     if version.subset:
         raise invalid("/version", "is_a_subset", f"{version} is a subset; make subsets of {version.parent}.")
     chosen = _chosen(version, selection)
     lake = lake_of(version.dataset.project)
-    # No lock needed: a collection keeps young manifests, and the contents belong to the version, which
-    # exists.
+    # Collections keep young manifests, and the contents belong to the version, which exists.
     with in_use(lake):
         lake.put_manifest(chosen.hash, chosen.encode())
-        found = subset_rows(version).filter(subset=name).first()
-        if found is None:
-            return _create(version, name, selection, chosen, actor), True
-    if found.manifest != chosen.hash:
-        raise _in_use(version, name)
+    return NewSubset(version, selection, chosen)
+
+
+def save_subset(new: NewSubset, name: str, *, actor: Actor) -> tuple[DatasetVersion, bool]:
+    """Save a subset from `new_subset` under a name. Return it and whether it is new: an existing subset with the same
+    name and files is returned. Raises Conflict if the name is in use for other files."""
+    found = subset_rows(new.version).filter(subset=name).first()
+    if found is None:
+        return _create(new, name, actor), True
+    if found.manifest != new.manifest.hash:
+        raise _in_use(new.version, name)
     return found, False
 
 
@@ -74,9 +87,8 @@ def _unknown(version: DatasetVersion, error: PathsUnknown) -> Invalid:
     return invalid("/paths", "no_such_path", f"{version} has no file {named}.")
 
 
-def _create(
-    version: DatasetVersion, name: str, selection: Selection, chosen: Manifest, actor: Actor
-) -> DatasetVersion:
+def _create(new: NewSubset, name: str, actor: Actor) -> DatasetVersion:
+    version, selection, chosen = new.version, new.selection, new.manifest
     about = {
         "include": [shown(one) for one in selection.include],
         "exclude": [shown(one) for one in selection.exclude],

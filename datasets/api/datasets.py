@@ -15,11 +15,13 @@ from controlplane.fields import Refused
 from controlplane.models import Role
 from datasets.access import dataset_for, version_for, visible_datasets
 from datasets.actions.datasets import (
-    commit_version,
+    NewVersion,
     create_dataset,
     delete_dataset,
     edit_dataset,
+    new_version,
     remove_tag,
+    save_version,
     tag_version,
 )
 from datasets.api.schemas import DATASET, VERSION
@@ -130,6 +132,11 @@ class DatasetDetail(ApiView):
         return Answer(shown)
 
 
+def _new_version(call: Call, dataset_id: str) -> NewVersion:
+    dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
+    return new_version(dataset, call.body["manifest"], call.body["parent"])
+
+
 class Versions(ApiView):
     """The versions of a dataset, newest first. A new one is created from a stored manifest."""
 
@@ -143,13 +150,11 @@ class Versions(ApiView):
         answer=ref("DatasetVersion"),
         status=201,
         body=COMMIT,
+        # In the transaction, all writers would wait for the lake.
+        before=_new_version,
     )
     def post(self, call: Call, dataset_id: str) -> Answer:
-        dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
-        sent = call.body
-        version, is_new = commit_version(
-            dataset, sent["manifest"], sent["parent"], sent.get("message", ""), actor=call.actor
-        )
+        version, is_new = save_version(call.prepared, call.body.get("message", ""), actor=call.actor)
         return Answer(version_shape(version), 201 if is_new else 200)
 
 
@@ -162,7 +167,7 @@ class NamedVersion(ApiView):
         found = find_version(dataset, version)
         if found is None:
             raise NotVisible(unknown_version(dataset, version))
-        return Answer(version_shape(found))
+        return _version_answer(found)
 
 
 class VersionDetail(ApiView):
@@ -170,7 +175,7 @@ class VersionDetail(ApiView):
 
     @operation("A version", answer=ref("DatasetVersion"))
     def get(self, call: Call, version_id: str) -> Answer:
-        return Answer(version_shape(version_for(call.actor, version_id)))
+        return _version_answer(version_for(call.actor, version_id))
 
 
 class Tags(ApiView):
@@ -201,6 +206,11 @@ def _listed(call: Call, rows: QuerySet[Dataset], listing: Listing) -> Answer:
 
 def _answer(call: Call, dataset: Dataset, status: int = 200) -> Answer:
     return Answer(trimmed(call, dataset_shape(dataset)), status, revision=_revision(dataset))
+
+
+def _version_answer(version: DatasetVersion) -> Answer:
+    shown = version_shape(version)
+    return Answer(shown, revision=shown)
 
 
 def _revision(dataset: Dataset) -> Any:

@@ -11,7 +11,7 @@ from controlplane.api.paging import Listing, paged
 from controlplane.api.parsers import StrictJSONParser
 from controlplane.models import Role
 from datasets.access import version_for
-from datasets.actions.subsets import delete_subset, save_subset
+from datasets.actions.subsets import NewSubset, delete_subset, new_subset, save_subset
 from datasets.api.schemas import VERSION
 from datasets.manifests import FILES_MOST, PATH_MOST_BYTES
 from datasets.models import DatasetVersion
@@ -55,6 +55,11 @@ class SelectionParser(StrictJSONParser):
     most_bytes = BODY_MOST_BYTES
 
 
+def _new_subset(call: Call, version_id: str) -> NewSubset:
+    version = version_for(call.actor, version_id, needed=Role.MEMBER)
+    return new_subset(version, selection_of(call.body))
+
+
 class Subsets(ApiView):
     """The subsets of a version: named selections of its files, which can be mounted like a version."""
 
@@ -70,11 +75,11 @@ class Subsets(ApiView):
         answer=ref("DatasetVersion"),
         status=201,
         body=NEW_SUBSET,
+        # In the transaction, all writers would wait for the lake.
+        before=_new_subset,
     )
     def post(self, call: Call, version_id: str) -> Answer:
-        version = version_for(call.actor, version_id, needed=Role.MEMBER)
-        sent = call.body
-        subset, is_new = save_subset(version, sent["name"], selection_of(sent), actor=call.actor)
+        subset, is_new = save_subset(call.prepared, call.body["name"], actor=call.actor)
         return Answer(version_shape(subset), 201 if is_new else 200)
 
 
@@ -83,11 +88,13 @@ class SubsetDetail(ApiView):
 
     @operation("A subset of a version, by name", answer=ref("DatasetVersion"))
     def get(self, call: Call, version_id: str, subset: str) -> Answer:
-        return Answer(version_shape(_named(version_for(call.actor, version_id), subset)))
+        shown = version_shape(_named(version_for(call.actor, version_id), subset))
+        return Answer(shown, revision=shown)
 
     @operation("Delete a subset; its version stays", answer=ref("DatasetVersion"))
     def delete(self, call: Call, version_id: str, subset: str) -> Answer:
-        found = _named(version_for(call.actor, version_id, needed=Role.OWNER), subset)
+        version = version_for(call.actor, version_id, needed=Role.OWNER)
+        found = call.require_match(_named(version, subset), version_shape)
         shape = version_shape(found)
         delete_subset(found, actor=call.actor)
         return Answer(shape)

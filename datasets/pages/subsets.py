@@ -17,7 +17,7 @@ from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show_form, signed_in
 from dashboards.pages.fields import add_errors, offer
 from datasets.access import dataset_for
-from datasets.actions.subsets import delete_subset, save_subset
+from datasets.actions.subsets import delete_subset, new_subset, save_subset
 from datasets.models import Dataset, DatasetVersion
 from datasets.pages.datasets import dataset_context, newest_numbers
 from datasets.queries.datasets import LATEST, find_version
@@ -95,7 +95,8 @@ def _saved(form: SubsetForm, dataset: Dataset, actor: Actor) -> DatasetVersion |
         form.add_error("version", words.format(count=f"{FILES_MOST:,}", name=version))
         return None
     try:
-        return save_subset(version, sent["name"], Selection(sent["include"], sent["exclude"]), actor=actor)[0]
+        new = new_subset(version, Selection(sent["include"], sent["exclude"]))
+        return save_subset(new, sent["name"], actor=actor)[0]
     except (Conflict, Blocked) as refusal:
         form.add_error("name" if isinstance(refusal, Conflict) else None, refusal.detail)
     except Invalid as invalid:

@@ -16,7 +16,6 @@ from controlplane.actions.accounts import create_user, issue_token
 from controlplane.models import Membership, Project, Role, Token, User
 from datasets.actions.caches import cache_version, location_for
 from datasets.actions.datasets import tag_version
-from datasets.actions.subsets import save_subset
 from datasets.models import (
     Artifact,
     Cache,
@@ -26,14 +25,13 @@ from datasets.models import (
     Snapshot,
     Volume,
 )
-from datasets.selection import Selection
 from jobs.models import Job
 from tests.access.roles import Rule
 from tests.artifacts import make_artifact
 from tests.builders import make_job
 from tests.cast import Cast, make_cast
 from tests.code_trees import make_tree
-from tests.datasets import make_dataset, make_version
+from tests.datasets import make_dataset, make_subset, make_version
 from tests.loop.plant import Plant
 from tests.volumes import make_snapshot, make_volume
 
@@ -201,7 +199,7 @@ def _version(project: Project, mark: str) -> DatasetVersion:
     dataset = make_dataset(project, f"{mark}-dataset")
     version = make_version(dataset, {f"{mark}-file": f"{mark}-content"}, f"{mark}-message")
     tag_version(dataset, f"{mark}-tag", version, actor=SYSTEM)
-    save_subset(version, f"{mark}-part", Selection([b"*"]), actor=SYSTEM)
+    make_subset(version, f"{mark}-part", "*")
     return version
 
 
