@@ -54,7 +54,6 @@ class Synced:
     version: str  # the manifest hash
     files: int
     files_read: int
-    bytes_read: int
     skipped: list[Skipped] = field(default_factory=list)
     failed: list[tuple[bytes, Failed]] = field(default_factory=list)
 
@@ -92,7 +91,7 @@ def sync_tree(
     start, readers = os.fsencode(root), workers or min(4, os.cpu_count() or 1)
     if index and listing and (last := load_last(index)) and (few := difference(last, listing)):
         if few.is_empty and base == last.manifest.hash:
-            return Synced(None, base, few.files, 0, 0, few.skipped)
+            return Synced(None, base, few.files, 0, few.skipped)
         job = _Job(few.found, all_of(few.found), report, say)
         job.read(start, sink, nearby, readers)
         if patched := _patched(job, last, few, index, listing, say):
@@ -108,11 +107,11 @@ def sync_tree(
     if changes.is_same and not found.failed and base and known.version == base:
         with _storing(index, say):
             _see(index, listing, base, found)
-        return Synced(None, base, found.files, 0, 0, found.skipped)
+        return Synced(None, base, found.files, 0, found.skipped)
     job = _Job(found, changes, report, say)
     job.read(start, sink, nearby, readers)
     if job.failed:
-        return Synced(None, "", found.files, len(changes.places), job.bytes_done, found.skipped, job.failed)
+        return Synced(None, "", found.files, len(changes.places), found.skipped, job.failed)
     manifest = job.manifest or manifest_of(found)
     # Saved only after all contents are stored: the index of a failed sync would hide missing contents.
     with _storing(index, say):
@@ -121,7 +120,7 @@ def sync_tree(
         if index and job.is_as_walked:
             _see(index, listing, manifest.hash, found)
             _keep_listing(index, listing, manifest, found)
-    return Synced(manifest, manifest.hash, found.files, len(changes.places), job.bytes_done, found.skipped)
+    return Synced(manifest, manifest.hash, found.files, len(changes.places), found.skipped)
 
 
 def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synced | None:
@@ -130,7 +129,7 @@ def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synce
     seen = load_seen(index) if index and listing else None
     if seen is None or listing is None or seen.version != base or seen.digest != listing.digest:
         return None
-    return Synced(None, base, seen.files, 0, 0, seen.skipped)
+    return Synced(None, base, seen.files, 0, seen.skipped)
 
 
 def _patched(
@@ -138,7 +137,7 @@ def _patched(
 ) -> Synced | None:
     """Return the result of a sync that read the files of `few` in `job`; store the listing for the next one. None if
     the last listing turns out not to be that of its manifest."""
-    read = Synced(None, "", few.files, job.files_done, job.bytes_done, few.skipped, job.failed)
+    read = Synced(None, "", few.files, job.files_done, few.skipped, job.failed)
     if job.failed:
         return read
     manifest = last.manifest.patched(few.gone, manifest_of(few.found))
