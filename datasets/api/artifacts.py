@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote
 
 from django.db.models import QuerySet
@@ -73,11 +74,12 @@ class ArtifactDetail(ApiView):
 
     @operation("An artifact", answer=ref("Artifact"))
     def get(self, call: Call, artifact_id: str) -> Answer:
-        return Answer(artifact_shape(artifact_for(call.actor, artifact_id)))
+        artifact = artifact_for(call.actor, artifact_id)
+        return Answer(artifact_shape(artifact), revision=_revision(artifact))
 
     @operation("Delete an artifact", answer=ref("Artifact"))
     def delete(self, call: Call, artifact_id: str) -> Answer:
-        artifact = artifact_for(call.actor, artifact_id, needed=Role.OWNER)
+        artifact = call.require_match(artifact_for(call.actor, artifact_id, needed=Role.OWNER), _revision)
         shown = artifact_shape(artifact)
         delete_artifact(artifact, actor=call.actor)
         return Answer(shown)
@@ -127,6 +129,10 @@ class ArtifactArchive(ApiView):
         name = quote(f"{artifact.job.name}-{artifact.name}.tar")
         response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
         return response
+
+
+def _revision(artifact: Artifact) -> Any:
+    return [artifact.state]
 
 
 def _listed(call: Call, rows: QuerySet[Artifact]) -> Answer:

@@ -107,11 +107,12 @@ class CacheDetail(ApiView):
 
     @operation("A cache", answer=ref("Cache"))
     def get(self, call: Call, cache_id: str) -> Answer:
-        return Answer(cache_shape(cache_for(call.actor, cache_id)))
+        cache = cache_for(call.actor, cache_id)
+        return Answer(cache_shape(cache), revision=_revision(cache))
 
     @operation("Remove a cache, or cancel its fill; the version stays in the lake", answer=ref("Cache"))
     def delete(self, call: Call, cache_id: str) -> Answer:
-        cache = cache_for(call.actor, cache_id, needed=Role.MEMBER)
+        cache = call.require_match(cache_for(call.actor, cache_id, needed=Role.MEMBER), _revision)
         return Answer(cache_shape(clear_cache(cache, actor=call.actor)))
 
 
@@ -152,7 +153,7 @@ class CacheLocations(ApiView):
         cluster = Cluster.objects.filter(detached_at=None, name=values.pop("cluster")).first()
         if cluster is None:
             raise NotVisible("There is no such cluster.")
-        return Answer(_shape(create_location(cluster, values, actor=call.actor)), 201)
+        return _answer(create_location(cluster, values, actor=call.actor), 201)
 
 
 class CacheLocationDetail(ApiView):
@@ -160,20 +161,21 @@ class CacheLocationDetail(ApiView):
 
     @operation("A cache location", answer=ref("CacheLocation"))
     def get(self, call: Call, name: str) -> Answer:
-        return Answer(_shape(_location(call.actor, name)))
+        return _answer(_location(call.actor, name))
 
     @operation("Change a location's room, age limit or nodes", answer=ref("CacheLocation"), body=CHANGES)
     def patch(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
-        location = _location(call.actor, name)
+        location = call.require_match(_location(call.actor, name), _location_revision)
         if call.body:
             edit_location(location, call.body, actor=call.actor)
-        return Answer(_shape(location))
+        return _answer(location)
 
     @operation("Delete a location without caches", answer={}, status=204)
     def delete(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
-        delete_location(_location(call.actor, name), actor=call.actor)
+        location = call.require_match(_location(call.actor, name), _location_revision)
+        delete_location(location, actor=call.actor)
         return Answer(None, 204)
 
 
@@ -189,8 +191,16 @@ def _location(actor: Actor, name: str) -> CacheLocation:
     return location[0]
 
 
-def _shape(location: CacheLocation) -> dict[str, Any]:
-    return location_shapes([location])[0]
+def _answer(location: CacheLocation, status: int = 200) -> Answer:
+    return Answer(location_shapes([location])[0], status, revision=_location_revision(location))
+
+
+def _revision(cache: Cache) -> Any:
+    return [cache.state, cache.is_pinned]
+
+
+def _location_revision(location: CacheLocation) -> Any:
+    return [location.node_pools, location.node_labels, location.room_bytes, location.unused_days]
 
 
 def _location_for(actor: Actor, version: DatasetVersion, name: str) -> CacheLocation:

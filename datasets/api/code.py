@@ -119,7 +119,8 @@ class ProjectCodeTree(ApiView):
     )
     def get(self, call: Call, name: str, tree: str) -> Answer:
         project = project_for(call.actor, name)
-        return Answer(tree_detail(_tree(project, tree, call.query.get("commit"))))
+        shown = tree_detail(_tree(project, tree, call.query.get("commit")))
+        return Answer(shown, revision=shown)
 
 
 class CodeContent(ApiView):

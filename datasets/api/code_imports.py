@@ -44,7 +44,8 @@ class CodeImportDetail(ApiView):
         row = rows.select_related("created_by").first()
         if row is None:
             raise missing
-        return Answer(import_shape(row))
+        shown = import_shape(row)
+        return Answer(shown, revision=shown)
 
 
 def import_shape(row: CodeImport) -> dict[str, Any]:

@@ -46,4 +46,5 @@ class RegistrationDetail(ApiView):
         row = rows.select_related("created_by", "version").first()
         if row is None:
             raise missing
-        return Answer(registration_shape(row))
+        shown = registration_shape(row)
+        return Answer(shown, revision=shown)

@@ -1,6 +1,7 @@
 """REST views of snapshots."""
 
 from dataclasses import replace
+from typing import Any
 
 from controlplane import fields
 from controlplane.api import query
@@ -13,6 +14,7 @@ from datasets.access import snapshot_for, visible_snapshots, volume_for
 from datasets.actions.snapshots import delete_snapshot, restore_snapshot, take_snapshot
 from datasets.api.schemas import SNAPSHOT
 from datasets.api.volumes import MODE_FIELD
+from datasets.models import Snapshot
 from datasets.queries.volumes import (
     snapshot_rows,
     snapshot_shape,
@@ -59,11 +61,12 @@ class SnapshotDetail(ApiView):
 
     @operation("A snapshot", answer=ref("Snapshot"))
     def get(self, call: Call, snapshot_id: str) -> Answer:
-        return Answer(snapshot_shape(snapshot_for(call.actor, snapshot_id)))
+        snapshot = snapshot_for(call.actor, snapshot_id)
+        return Answer(snapshot_shape(snapshot), revision=_revision(snapshot))
 
     @operation("Delete a snapshot; what others share with it stays", answer=ref("Snapshot"))
     def delete(self, call: Call, snapshot_id: str) -> Answer:
-        snapshot = snapshot_for(call.actor, snapshot_id, needed=Role.OWNER)
+        snapshot = call.require_match(snapshot_for(call.actor, snapshot_id, needed=Role.OWNER), _revision)
         delete_snapshot(snapshot, actor=call.actor)
         return Answer(snapshot_shape(snapshot))
 
@@ -75,3 +78,7 @@ class SnapshotRestore(ApiView):
     def post(self, call: Call, snapshot_id: str) -> Answer:
         snapshot = snapshot_for(call.actor, snapshot_id, needed=Role.MEMBER)
         return Answer(volume_shape(restore_snapshot(snapshot, **call.body, actor=call.actor)), 201)
+
+
+def _revision(snapshot: Snapshot) -> Any:
+    return [snapshot.state]

@@ -171,5 +171,5 @@ def _apply(call: Call, volume_id: str, action: Action, field: str) -> Answer:
 
 
 def _revision(volume: Volume) -> Any:
-    rules = [volume.keep_last, volume.keep_days]
+    rules = [volume.keep_last, volume.keep_days, volume.snapshot_minutes]
     return [volume.size_bytes, volume.access_mode, volume.service_tier, volume.state, *rules]
