@@ -6,7 +6,7 @@ from django.db import IntegrityError, transaction
 
 from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
-from controlplane.actions.errors import Conflict
+from controlplane.actions.errors import Conflict, invalid
 from controlplane.actions.events import announce
 from controlplane.models import Cluster, Event, Node, NodePool, Project
 
@@ -63,6 +63,17 @@ def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Even
         return None
     write_audit(actor, kind, "node", node.name, after={"is_cordoned": is_cordoned})
     return Event(kind=kind, node_id=node.pk, actor=actor.name, message=node.name)
+
+
+def require_pools(cluster: Cluster, names: Mapping[str, str]) -> None:
+    """Raise Invalid for the first of these node pools that the cluster does not have; the message names those that it
+    has. `names`: the pools by JSON pointer. One query, none without names."""
+    known = set(NodePool.objects.filter(cluster=cluster).values_list("name", flat=True)) if names else set()
+    for pointer, name in names.items():
+        if name not in known:
+            pools = ", ".join(sorted(known)) or "none"
+            detail = f"{cluster.name} has no node pool {name}; its pools are: {pools}."
+            raise invalid(pointer, "no_such_node_pool", detail)
 
 
 def create_pool(cluster: Cluster, name: str, *, actor: Actor, is_spot: bool = False) -> NodePool:

@@ -1,7 +1,7 @@
 """Verbs on cache locations, the cache directories of a cluster's nodes. Each verb is one transaction with one
 event."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.actions.events import announce
+from controlplane.actions.nodes import require_pools
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event
 from datasets.actions.caches import location_for
@@ -40,15 +41,16 @@ def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor
     """Create a cache location for some nodes of a cluster. `values` (validated): name, node_pools or node_labels, and
     optionally directory (in a cluster with volumes: storage_class, access_mode), room_bytes, unused_days.
 
-    Raises Invalid if the cluster cannot have caches or supports only one location, if `values` names no nodes, for
-    fields that its kind of caches (directories or volumes) lacks, and for a directory as `_refuse_directory`. Raises
-    Conflict if the name is in use.
+    Raises Invalid if the cluster cannot have caches or supports only one location, if `values` names no nodes or a node
+    pool that the cluster lacks, for fields that its kind of caches (directories or volumes) lacks, and for a directory
+    as `_refuse_directory`. Raises Conflict if the name is in use.
     """
     _check_kind(cluster, values)
     if not values.get("node_pools") and not values.get("node_labels"):
         raise invalid(
             "/node_pools", "required", "Name the node pools, or the labels of nodes, that read from it."
         )
+    _require_pools(cluster, values, [])
     with transaction.atomic():
         location_for(cluster)
         _refuse_directory(values.get("directory", ""))
@@ -62,6 +64,13 @@ def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor
         write_audit(actor, "cache_location.create", "cache_location", location.name, after=dict(values))
         announce(Event(kind="cache_location.created", actor=actor.name, data=dict(values)))
     return location
+
+
+def _require_pools(cluster: Cluster, values: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise Invalid if `values` names a node pool that the cluster lacks. A pool in `known`, which the location names
+    already, may have been deleted since."""
+    pools = enumerate(values.get("node_pools", ()))
+    require_pools(cluster, {f"/node_pools/{place}": name for place, name in pools if name not in known})
 
 
 def _check_kind(cluster: Cluster, values: Mapping[str, Any]) -> None:
@@ -87,7 +96,7 @@ def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor:
     """Change the size limit, the age limit or the nodes of a location, and return it. `changes`: validated values
     by field. Running jobs continue to read from their location. The projects' volumes at the location get the new
     age limit, but keep their size, which is that of their claims. Raises Invalid if nodes are set for the default
-    location or a volume, or if another location is left without nodes."""
+    location or a volume, if another location is left without nodes, and for a node pool that the cluster lacks."""
     has_own_nodes = not location.is_default and location.project_id is None
     if not has_own_nodes and (changes.get("node_pools") or changes.get("node_labels")):
         words = f"{location.name} serves all nodes that no other location serves; create another one for some of them."
@@ -96,6 +105,7 @@ def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor:
         raise invalid("/node_pools", "is_default" if location.is_default else "is_volume", words)
     with transaction.atomic():
         reread(location, lock=True)
+        _require_pools(location.cluster, changes, location.node_pools)
         before = write_fields(location, changes)
         if has_own_nodes and not (location.node_pools or location.node_labels):
             words = "Name the node pools, or the labels of nodes, that read from it; or delete it."

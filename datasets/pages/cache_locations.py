@@ -127,15 +127,6 @@ class NewLocationForm(LocationForm):
         text = self.cleaned_data["storage_class"].strip()
         return str(_read(read_storage_class, text)) if text else ""
 
-    def clean(self) -> dict[str, Any]:
-        values = super().clean() or self.cleaned_data
-        cluster, pools = values.get("cluster"), values.get("node_pools") or []
-        here = NodePool.objects.filter(cluster__name=cluster, cluster__detached_at=None, name__in=pools)
-        if cluster and (others := sorted(set(pools) - set(here.values_list("name", flat=True)))):
-            words = _("{cluster} has no node pool {pool}.").format(cluster=cluster, pool=others[0])
-            self.add_error("node_pools", words)
-        return values
-
 
 @signed_in
 def location_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:

@@ -29,9 +29,11 @@ LONG = (FILL_CACHE, EVICT_CACHE)
 
 @pytest.fixture
 def plant(db: None, own_lakes: Path) -> Iterator[Plant]:
-    """Two nodes of eight GPUs, the second in the pool `west`."""
+    """Two nodes of eight GPUs, the second in the pool `west`; no node is in the pools `more` and `north`."""
     plant = Plant()
-    pool = NodePool.objects.create(cluster=plant.cluster, name="west")
+    pool, *_ = [
+        NodePool.objects.create(cluster=plant.cluster, name=name) for name in ("west", "more", "north")
+    ]
     Node.objects.filter(name=sorted(Node.objects.values_list("name", flat=True))[1]).update(pool=pool)
     yield plant
     plant.close()

@@ -10,6 +10,7 @@ from controlplane import fields
 from controlplane.access import Actor, NotVisible, project_for, require_admin, visible_projects
 from controlplane.actions.directory import find_user
 from controlplane.actions.errors import Invalid
+from controlplane.actions.nodes import require_pools
 from controlplane.actions.projects import (
     create_project,
     delete_project,
@@ -27,7 +28,7 @@ from controlplane.api.paging import Filter, Listing, fields_parameter, paged, tr
 from controlplane.api.schemas import MEMBER, PROJECT
 from controlplane.app_holdings import known_kinds
 from controlplane.fields import FieldError, Refused
-from controlplane.models import Cluster, Department, Membership, NodePool, Project, Role
+from controlplane.models import Cluster, Department, Membership, Project, Role
 from controlplane.queries.projects import project_detail, project_rows
 
 # As milli-GPUs this still fits into the columns' 32 bits.
@@ -267,13 +268,12 @@ def _cluster_named(name: str | None) -> Cluster:
 
 
 def _check_pools(cluster: Cluster, pools: dict[str, list[str]]) -> None:
-    known = set(NodePool.objects.filter(cluster=cluster).values_list("name", flat=True)) if pools else set()
-    for kind, names in pools.items():
-        for index, name in enumerate(names):
-            if name not in known:
-                listed_ = ", ".join(sorted(known)) or "none"
-                detail = f"{cluster.name} has no node pool {name}; its pools are: {listed_}."
-                raise Invalid(FieldError(f"/node_pools/{kind}/{index}", "no_such_node_pool", detail))
+    named = {
+        f"/node_pools/{kind}/{index}": name
+        for kind, names in pools.items()
+        for index, name in enumerate(names)
+    }
+    require_pools(cluster, named)
 
 
 def _replace_members(actor: Actor, project: Project, members: Sequence[dict[str, str]]) -> None:

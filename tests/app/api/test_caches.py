@@ -5,6 +5,7 @@ from hashlib import sha256
 import pytest
 
 from controlplane.commands.dispatch import carry_out_due
+from controlplane.models import Cluster, NodePool
 from datasets.actions.cache_upkeep import verify_caches
 from datasets.models import Cache, CacheLocation, Dataset
 from datasets.queries.caches import store_of
@@ -205,6 +206,7 @@ def test_a_dry_run_reserves_nothing(api, cast, dataset):
 
 
 def test_admins_name_locations_of_some_nodes(api, cast, dataset):
+    NodePool.objects.create(cluster=cast.project.cluster, name="a100")
     fresh = {"name": "fast", "cluster": "memory", "node_pools": ["a100"], "room_bytes": 1000}
     assert api("ana").post("cache-locations", fresh).status == 403
     made = api("root").post("cache-locations", fresh)
@@ -219,3 +221,25 @@ def test_admins_name_locations_of_some_nodes(api, cast, dataset):
     assert api("root").delete("cache-locations/fast").body["code"] == "cache_location_in_use"
     assert api("root").post("cache-locations", fresh | {"name": "more"}).status == 201
     assert api("root").delete("cache-locations/more").status == 204
+
+
+def test_a_location_names_pools_of_its_cluster(api, cast, dataset):
+    root, cluster = api("root"), cast.project.cluster
+    gone = NodePool.objects.create(cluster=cluster, name="a100")
+    NodePool.objects.create(cluster=Cluster.objects.create(name="other", engine="memory"), name="far")
+    fresh = {"name": "fast", "cluster": "memory"}
+    for name in ("a10O", "far"):
+        refused = root.post("cache-locations", fresh | {"node_pools": ["a100", name]})
+        assert (refused.status, refused.code, refused.pointers) == (
+            400,
+            "no_such_node_pool",
+            ["/node_pools/1"],
+        )
+        assert refused.body["detail"] == f"memory has no node pool {name}; its pools are: a100, default."
+    assert root.post("cache-locations", fresh | {"node_pools": ["a100"]}).status == 201
+    assert root.patch("cache-locations/fast", {"node_pools": ["far"]}).pointers == ["/node_pools/0"]
+    # One that was deleted since may stay: the form sends all of them.
+    gone.delete()
+    assert root.patch("cache-locations/fast", {"node_pools": ["a100", "default"]}).status == 200
+    assert root.patch("cache-locations/fast", {"node_pools": ["default"]}).status == 200
+    assert root.patch("cache-locations/fast", {"node_pools": ["a100"]}).code == "no_such_node_pool"

@@ -126,7 +126,7 @@ def test_an_admin_creates_and_deletes_a_location_of_some_nodes(cast: Cast, locat
         ({"node_labels": "zone==b"}, "Write labels as NAME=VALUE."),
         ({"node_labels": "-zone=b"}, "must be"),
         ({"node_labels": "zone=" + "b" * 64}, "At most 63 bytes."),
-        ({"node_pools": "far"}, "memory has no node pool far."),
+        ({"node_pools": "far"}, "memory has no node pool far; its pools are: default."),
         ({"directory": "relative"}, "Give an absolute path"),
         ({"name": "memory"}, "choose another name"),
     ],
