@@ -13,9 +13,10 @@ from bench.datasets_kills import contents_of, files_below, leftovers
 from bench.datasets_kills_programs import size_of
 from datasets.manifests import decode
 from datasets.storage.bucket import Bucket
-from datasets.storage.cache import LOCK, CacheStore
+from datasets.storage.cache import CacheStore
 from datasets.storage.folder import FolderLake
 from datasets.storage.s3 import S3Lake
+from datasets.storage.staging import LOCK
 from tests.s3_server import S3Server
 from tests.servers import ControlPlane
 from tests.waiting import wait_until

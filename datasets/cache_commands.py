@@ -1,6 +1,7 @@
 """Command handlers that fill and remove caches."""
 
 import time
+from functools import partial
 
 from django.db import transaction
 from django.db.models import F, QuerySet, Sum
@@ -47,23 +48,21 @@ class FillCache(CommandHandler):
 
     kind, queue = FILL_CACHE, DATA
 
-    def run(self, run: CommandRun) -> Charges[str] | None:
+    def run(self, run: CommandRun) -> None:
         rows = Cache.objects.select_related(
             "version__dataset__project", "location__cluster", "location__project", "location__parent"
         )
         cache = rows.filter(pk=run.command.subject_id).first()
         if cache is None or not _begin(cache):
-            return None
+            return
         project, version = cache.version.dataset.project, cache.version
         try:
             manifest = manifest_named(project, version.manifest)
             store = caches_of(cache.location, run)
             _make_room(cache, store, manifest)
             report = _Reporter(run, cache)
-            store.fill(key_of(version.pk), lake_of(project), manifest, budget_of(run), report)
-            # The report of the last fill is throttled; a fill shorter than that interval would show no bytes.
-            Cache.objects.filter(pk=cache.pk).update(bytes_moved=report.bytes_moved, sharing=report.sharing)
-            return charges(store.manifests())
+            on_usable = partial(_make_ready, cache, store, report)
+            store.fill(key_of(version.pk), lake_of(project), manifest, budget_of(run), report, on_usable)
         except (ContentMissing, ContentDamaged) as error:
             detail = f"{error} yard dataset verify {version} says what is lost and how to store it again."
             raise CommandRefused("content_missing", detail) from error
@@ -73,20 +72,11 @@ class FillCache(CommandHandler):
         except WorkerFailed as error:
             raise CommandRefused("process_ended", str(error), is_passing=True) from error
 
-    def on_done(self, command: Command, result: Charges[str] | None) -> None:
-        cache = _cache_of(command)
-        if result is None or cache is None:
-            return
-        version, now = cache.version, timezone.now()
-        done = {"files_done": version.files, "bytes_done": version.size_bytes}
-        rows = Cache.objects.filter(pk=cache.pk, state=Cache.FILLING)
-        fresh = rows.exclude(reason=CONTENT_DAMAGED)
-        if fresh.update(state=Cache.READY, changed_at=now, ready_at=now, used_at=now, **NO_REASON, **done):
-            _write_charges(cache.location, result)
-            _happened("cache.ready", cache)
+    def on_done(self, command: Command, result: None) -> None:
         # The fill may have looked for damage before that was found.
-        elif rows.update(state=Cache.FAILED):
-            refill(cache)
+        rows = Cache.objects.filter(pk=command.subject_id, state=Cache.FILLING, reason=CONTENT_DAMAGED)
+        if rows.update(state=Cache.FAILED):
+            refill(rows.model.objects.get(pk=command.subject_id))
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
         return refusal.code in (MAKING_ROOM, *WAITED_FOR) or super().may_retry(command, refusal)
@@ -96,9 +86,10 @@ class FillCache(CommandHandler):
         if cache is None:
             return
         words = {"reason": refusal.code[:LONGEST_REASON], "message": refusal.message[:LONGEST_MESSAGE]}
-        rows = Cache.objects.filter(pk=cache.pk, state=Cache.FILLING).exclude(**words)
+        # A ready one could not be flushed.
+        rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.FILLING, Cache.READY)).exclude(**words)
         with transaction.atomic():
-            if rows.update(**words):
+            if rows.update(state=Cache.FILLING, **words):
                 _happened("cache.waits", cache)
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
@@ -106,7 +97,7 @@ class FillCache(CommandHandler):
         if cache is None:
             return
         words = {"reason": refusal.code, "message": refusal.message[:LONGEST_MESSAGE]}
-        rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.QUEUED, Cache.FILLING))
+        rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.QUEUED, Cache.FILLING, Cache.READY))
         if rows.update(state=Cache.FAILED, changed_at=timezone.now(), **words):
             _happened("cache.failed", cache)
 
@@ -251,6 +242,23 @@ def _begin(cache: Cache) -> bool:
         return False
     _happened("cache.filling", cache)
     return True
+
+
+def _make_ready(cache: Cache, store: Caches, report: _Reporter) -> None:
+    """Let jobs use a filled cache, unless damage was found meanwhile."""
+    found, version, now = charges(store.manifests()), cache.version, timezone.now()
+    # The report of the last fill is throttled; a fill shorter than that interval would show no bytes.
+    done = {
+        "files_done": version.files,
+        "bytes_done": version.size_bytes,
+        "bytes_moved": report.bytes_moved,
+        "sharing": report.sharing,
+    }
+    rows = Cache.objects.filter(pk=cache.pk, state=Cache.FILLING).exclude(reason=CONTENT_DAMAGED)
+    with transaction.atomic():
+        if rows.update(state=Cache.READY, changed_at=now, ready_at=now, used_at=now, **NO_REASON, **done):
+            _write_charges(cache.location, found)
+            _happened("cache.ready", cache)
 
 
 def _make_room(cache: Cache, store: Caches, manifest: Manifest) -> None:

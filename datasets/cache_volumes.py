@@ -40,10 +40,17 @@ class Caches(Protocol):
         """Return the bytes of contents that a fill would have to copy."""
 
     def fill(
-        self, key: str, lake: Lake, manifest: Manifest, budget: Budget = ..., report: Report = ...
+        self,
+        key: str,
+        lake: Lake,
+        manifest: Manifest,
+        budget: Budget = ...,
+        report: Report = ...,
+        on_usable: Callable[[], None] | None = ...,
     ) -> None:
-        """Create the tree of a version, unless it exists. Raises ContentMissing or ContentDamaged if the lake lacks
-        a content or has it damaged, Blocked if the copy cannot be written, and what `budget` raises."""
+        """Create the tree of a version, unless it exists. `on_usable`: called when jobs may use it, which may be before
+        it is flushed. Raises ContentMissing or ContentDamaged if the lake lacks a content or has it damaged, Blocked
+        if the copy cannot be written or flushed, and what `budget` and `on_usable` raise."""
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = ...) -> int:
         """Remove a tree with the contents that no other tree uses, unless `is_wanted` returns True. Return
@@ -129,7 +136,13 @@ class VolumeCaches:
         return sum(size for name, size in manifest.stored_sizes.items() if name not in known)
 
     def fill(
-        self, key: str, lake: Lake, manifest: Manifest, budget: Budget = UNLIMITED, report: Report = silent
+        self,
+        key: str,
+        lake: Lake,
+        manifest: Manifest,
+        budget: Budget = UNLIMITED,
+        report: Report = silent,
+        on_usable: Callable[[], None] | None = None,
     ) -> None:
         """Fill a cache by a pod, which downloads the content through the control plane; see Caches.fill. Raises
         also ContentMissing if the cache was removed, Blocked if the location has no usable node, or several for
@@ -153,6 +166,8 @@ class VolumeCaches:
             report(Progress(files, bytes_done, bytes_moved, Sharing.COPY if bytes_moved else None))
 
         self._work(task, budget, say)
+        if on_usable is not None:
+            on_usable()
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = lambda: False) -> int:
         """Have a pod remove every tree that has no cache row, whatever its `key`, unless `is_wanted` returns True; once

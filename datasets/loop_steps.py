@@ -3,7 +3,7 @@ volumes."""
 
 from controlplane.loop.steps import LoopStep
 from datasets.actions.artifacts import keep_artifacts
-from datasets.actions.cache_upkeep import keep_caches
+from datasets.actions.cache_upkeep import distrust_caches, keep_caches
 from datasets.actions.code_aging import remove_old_code
 from datasets.actions.job_data import follow_room
 from datasets.actions.lake_collection import collect_all_lakes
@@ -30,5 +30,5 @@ STEPS = (
     LoopStep("snapshot-schedules", snapshot_on_schedule, every_seconds=15, has_work=has_due_snapshots),
     LoopStep("snapshot-aging", remove_old_snapshots, every_seconds=60),
     LoopStep("caches-follow-room", follow_room, every_seconds=2),
-    LoopStep("caches", keep_caches, every_seconds=15),
+    LoopStep("caches", keep_caches, every_seconds=15, at_start=distrust_caches),
 )

@@ -36,7 +36,7 @@ from controlplane.loop.period import (
 )
 from controlplane.loop.project_sync import sync_projects_once, sync_requested
 from controlplane.loop.statistics import refresh_statistics
-from controlplane.loop.steps import StepRunner
+from controlplane.loop.steps import StepRunner, run_at_start
 from controlplane.loop.telemetry_step import collect_once
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.models import Cluster, Event
@@ -82,8 +82,8 @@ class Runner:
         self._steps = StepRunner()
         self._logs = LogKeeper()
         self._dispatcher, self._dispatch_wakeup = Dispatcher(has_broker=has_broker), threading.Event()
-        # Whether this process has prepared its first cycle.
-        self._is_prepared = False
+        # Whether this process has prepared its first cycle, and whether its worker pools may start pods.
+        self._is_prepared = self._may_start_pods = False
         # Whether a cycle of this process has been completed: the first one makes the objects that all later ones keep.
         self._has_led = False
 
@@ -221,9 +221,12 @@ class Runner:
             self._pace(PACE * (time.monotonic() - began))
 
     def _prepare(self) -> None:
-        """Free what a dead process of this machine holds, so that it need not expire first. Renew the planner's
-        statistics: without them, such as after a restore, PostgreSQL reads all jobs for each join of the first
-        cycle."""
+        """Do the apps' work at the start. Free what a dead process of this machine holds, so that it need not expire
+        first. Renew the planner's statistics: without them, such as after a restore, PostgreSQL reads all jobs for each
+        join of the first cycle."""
+        run_at_start()
+        self._may_start_pods = True
+        self._pools_wakeup.set()
         if free_what_the_dead_hold():
             self._notify_pools()
             self._dispatch_wakeup.set()
@@ -266,7 +269,10 @@ class Runner:
         return [pool for pools in list(self._pools.values()) for pool in pools]
 
     def _sync_pools(self) -> None:
-        """Start worker pools for clusters that have none, and close those of clusters that are gone."""
+        """Start worker pools for clusters that have none, and close those of clusters that are gone. Does nothing
+        before the apps' work at the start is done."""
+        if not self._may_start_pods:
+            return
         wanted = set(clusters_with_work())
         for cluster_id in wanted - self._pools.keys():
             # The callback requests a cycle, so that the report of a started or stopped pod is read at once.

@@ -39,12 +39,14 @@ class LoopStep:
 
     While no job or command is unfinished, a step runs once after the last change and then every QUIET_WORK_SECONDS, if
     that is longer. A step whose work also comes with time, or from a cluster, declares `has_work`: it runs at its own
-    period if `has_work` returns True for the present time. `has_work` is asked without a lease, by every process."""
+    period if `has_work` returns True for the present time. `has_work` is asked without a lease, by every process.
+    `at_start`: work that each process does before it starts any pod."""
 
     name: str
     run: Callable[[datetime], object]
     every_seconds: float
     has_work: Callable[[datetime], bool] | None = None
+    at_start: Callable[[], object] | None = None
 
     @property
     def lease(self) -> str:
@@ -55,6 +57,13 @@ class LoopStep:
 def declared_steps() -> Sequence[LoopStep]:
     """Return the steps of all installed apps."""
     return [step for module in app_modules("loop_steps") for step in module.STEPS]
+
+
+def run_at_start() -> None:
+    """Do the work that steps declare as `at_start`. Exceptions propagate: no pod may be started then."""
+    for step in declared_steps():
+        if step.at_start is not None:
+            step.at_start()
 
 
 class StepRunner:

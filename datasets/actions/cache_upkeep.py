@@ -1,7 +1,8 @@
 """Periodic work on caches: retry failed fills, remove unused caches, and end jobs whose dataset is gone."""
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -35,6 +36,8 @@ from jobs.transitions import Target, send
 
 CONTENT_DAMAGED = "content_damaged"
 DAMAGED = "Some of its files are damaged. The next fill replaces them."
+NOT_FLUSHED = "not_flushed"
+INTERRUPTED = "The machine stopped before its files were on disk. The next fill verifies them."
 # After this time a failed fill is retried if a job waits for it.
 RETRY = timedelta(minutes=1)
 
@@ -64,6 +67,15 @@ def _locations() -> QuerySet[CacheLocation]:
 @prepared
 def _states() -> Rows[Cache]:
     return Cache.objects.values_list("location", "state").distinct()
+
+
+def distrust_caches() -> None:
+    """Mark caches as failed whose files were not flushed yet when the machine stopped. Must run before any job is
+    started. Safe to repeat."""
+    for location in filter(holds_caches, _locations()):
+        # What is not mounted yet is looked at by `keep_caches`.
+        with suppress(Blocked):
+            _fail_interrupted(location, _ready_at(location.pk))
 
 
 class VerifiedCaches(NamedTuple):
@@ -165,6 +177,7 @@ def _compare_with_disk(location: CacheLocation) -> None:
     # Query the rows before the disk: the files of a fill that ends in between are then on the disk.
     ready = _ready_at(location.pk)
     try:
+        _fail_interrupted(location, ready)
         found = keys_at(location)
     except Blocked:
         # An unmounted file system must not make caches look lost.
@@ -173,6 +186,15 @@ def _compare_with_disk(location: CacheLocation) -> None:
         if key_of(cache.version_id) not in found:
             _note_lost(cache)
     _remove_unknown(location, found)
+
+
+def _fail_interrupted(location: CacheLocation, ready: Iterable[Cache]) -> None:
+    """Fail those of the `ready` caches whose flush was interrupted. Raises Blocked if the directory cannot be used."""
+    # A volume is flushed before its pod ends.
+    keys = store_of(location).distrust_interrupted() if location.project_id is None else ()
+    for cache in ready:
+        if key_of(cache.version_id) in keys:
+            _fail(cache, NOT_FLUSHED, INTERRUPTED)
 
 
 @prepared

@@ -6,9 +6,11 @@
     damaged/<content>    an empty file for each content that is damaged in a tree, until it is repaired
     staging/<process>/   files before they are renamed, trees while they are removed; locked by the process that uses it
     locks/<key>          held while a tree is created or removed
+    unflushed/           marks of trees that jobs use before they are flushed
 
-A tree is created atomically, by rename after a flush. If a process is killed, the files that it wrote remain, and the
-next fill verifies and uses them. Fills and removals of different trees run concurrently: a fill detects that a tree
+A tree is created atomically, by rename: after a flush, or before it where `UnflushedMarks` allows that. If a process is
+killed, or the machine stops before the flush, the files that were written remain, and the next fill verifies and uses
+them. Fills and removals of different trees run concurrently: a fill detects that a tree
 from which it links is gone and copies the content again, and a content that two fills copied at the same time
 becomes one file when the second of them ends.
 """
@@ -18,8 +20,6 @@ import fcntl
 import os
 import re
 import shutil
-import threading
-import weakref
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -32,10 +32,13 @@ from datasets.storage.files import (
     blocked,
     copy_file,
     make_spread,
+    open_directory,
     sync_directory,
     sync_file_system,
+    sync_from,
     write_new,
 )
+from datasets.storage.staging import StagingFolder
 from datasets.storage.tree_fill import (
     Report,
     Source,
@@ -45,11 +48,12 @@ from datasets.storage.tree_fill import (
     is_written,
     silent,
 )
+from datasets.storage.unflushed import UnflushedMarks
 
-PART, LOCK = ".part", ".lock"
+PART = ".part"
 # Name of the lock that is held while a tree becomes complete; no key of a version.
 _COMPLETION = ".completion"
-_FOLDERS = ("manifests", "trees", "damaged", "staging", "locks")
+_FOLDERS = ("manifests", "trees", "damaged", "staging", "locks", "unflushed")
 # Of the layout of earlier versions, in which every content had a second name.
 _OLD_FOLDERS = ("contents", "removed")
 # The file that marks a damaged content: its digest, and "x" if it is executable.
@@ -61,12 +65,12 @@ class CacheStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._staging: Path | None = None
-        self._staging_lock = threading.Lock()
         try:
             for name in _FOLDERS:
                 (root / name).mkdir(parents=True, exist_ok=True)
             make_spread(root / "trees")
+            self._staging = StagingFolder(root / "staging")
+            self._unflushed = UnflushedMarks(root / "unflushed")
         except OSError as error:
             raise blocked(error) from error
 
@@ -106,22 +110,61 @@ class CacheStore:
         return sum(sizes[name] for name in lacking | damaged)
 
     def fill(
-        self, key: str, lake: Lake, manifest: Manifest, budget: Budget = UNLIMITED, report: Report = silent
+        self,
+        key: str,
+        lake: Lake,
+        manifest: Manifest,
+        budget: Budget = UNLIMITED,
+        report: Report = silent,
+        on_usable: Callable[[], None] | None = None,
     ) -> None:
         """Create the tree of a version, or repair the damaged contents of an existing one. Does not copy contents that
-        other trees have or that an earlier fill copied. Raises ContentMissing or ContentDamaged if the lake lacks a
-        content or has it damaged, Blocked if the copy cannot be written, WorkerFailed if a process that writes it ended
-        early, and what `budget` raises; copied contents stay for the next fill."""
+        other trees have or that an earlier fill copied. `on_usable`: called when jobs of this machine may use the tree,
+        where possible before it is flushed; without it the tree appears flushed. Raises ContentMissing or
+        ContentDamaged if the lake lacks a content or has it damaged, Blocked if the copy cannot be written,
+        WorkerFailed if a process that writes it ended early, and what `budget` and `on_usable` raise; copied contents
+        stay for the next fill."""
         try:
-            with self._locked(key) as lock:
+            self.distrust_interrupted()
+            # Opened before anything is written: the kernel reports failed writes only to files that were open by then.
+            with self._locked(key) as lock, open_directory(self.root) as disk:
                 self._remove_leftovers()
                 if not self.tree(key).is_dir():
-                    self._write_manifest(key, manifest)
-                    self._create(key, lake, manifest, lock, budget, report)
+                    is_early = on_usable is not None and self._unflushed.may_add()
+                    self._create(key, lake, manifest, lock, budget, report, is_flushed=not is_early)
                 # Also of a new one: a content may have been found damaged after it was linked.
                 self._repair(key, lake, manifest, lock, budget)
+                if on_usable is not None:
+                    on_usable()
+                self._flush(key, disk)
         except OSError as error:
             raise blocked(error) from error
+
+    def _flush(self, key: str, disk: int) -> None:
+        """Flush a tree that is used already. If that fails it becomes incomplete again."""
+        if not self._unflushed.has(key):
+            return
+        try:
+            sync_from(disk)
+        except OSError:
+            self._distrust(key)
+            raise
+        self._unflushed.remove(key)
+
+    def distrust_interrupted(self) -> set[str]:
+        """Make the trees incomplete that were in use, and not flushed, when the machine stopped: the next fill verifies
+        their files. Return the keys of those that were not filled since. Safe to repeat; waits for no fill."""
+        found = self._unflushed.interrupted()
+        for key in found:
+            # What holds the lock has done this before.
+            with suppress(BlockingIOError), self._locked(key, fcntl.LOCK_NB):
+                if self.tree(key).is_dir() and key in self._unflushed.interrupted():
+                    self._distrust(key)
+        return found
+
+    def _distrust(self, key: str) -> None:
+        shutil.rmtree(self._part(key), ignore_errors=True)
+        os.rename(self.tree(key), self._part(key))
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = lambda: False) -> int:
         """Remove a tree, complete or not. Return the bytes freed, which are those of contents that no other tree
@@ -136,9 +179,10 @@ class CacheStore:
             # removes what a killed process left of it.
             for path in (self.tree(key), self._part(key)):
                 if path.is_dir():
-                    gone.append(self._own_staging() / uuid4().hex)
+                    gone.append(self._staging.fresh())
                     os.rename(path, gone[-1])
             (self.root / "manifests" / key).unlink(missing_ok=True)
+            self._unflushed.remove(key)
             for path in gone:
                 shutil.rmtree(path, ignore_errors=True)
             return freed
@@ -176,31 +220,34 @@ class CacheStore:
         for key, manifest in self._manifests(read).items():
             yield from _files(self.tree(key), manifest, names)
 
-    @contextmanager
-    def staged(self) -> Iterator[Path]:
-        """Context manager with the path of a new file in a private folder. The file is removed at the end unless
-        it was renamed."""
-        fresh = self._own_staging() / uuid4().hex
-        try:
-            yield fresh
-        finally:
-            fresh.unlink(missing_ok=True)
-
     def _create(
-        self, key: str, lake: Lake, manifest: Manifest, lock: int, budget: Budget, report: Report
+        self,
+        key: str,
+        lake: Lake,
+        manifest: Manifest,
+        lock: int,
+        budget: Budget,
+        report: Report,
+        *,
+        is_flushed: bool,
     ) -> None:
         before = self._whole()
         keys = self.keys() - {key}
+        if not is_flushed:
+            self._unflushed.add(key)
+        self._write_manifest(key, manifest)
         sources = self._sources(manifest.stored_sizes, keys) if keys else Sources()
-        own = self._filled(key, lake, manifest, sources, lock, budget, report)
+        own = self._filled(key, lake, manifest, sources, lock, budget, report, is_flushed=is_flushed)
         with self._locked(_COMPLETION):
             # A fill that ended meanwhile may have brought the same contents.
             others = [one for one, at in self._whole().items() if before.get(one) != at]
-            if self._share(key, manifest, own, others):
+            if self._share(key, manifest, own, others) and is_flushed:
                 sync_file_system(self.root)
-            # The tree appears complete and flushed: jobs may mount it as soon as it has this name.
+            # The tree appears complete: jobs may mount it as soon as it has this name.
             os.rename(self._part(key), self.tree(key))
-        sync_directory(self.tree(key).parent)
+        if is_flushed:
+            sync_directory(self.tree(key).parent)
+            self._unflushed.remove(key)
 
     def _filled(
         self,
@@ -211,14 +258,16 @@ class CacheStore:
         lock: int,
         budget: Budget,
         report: Report = silent,
+        *,
+        is_flushed: bool = True,
     ) -> set[bytes]:
-        """Create the files of a manifest in the directory of an incomplete tree, flushed. `lock`: a descriptor that
-        holds the tree's lock. Return the contents that no trusted tree shares."""
+        """Create the files of a manifest in the directory of an incomplete tree. `lock`: a descriptor that holds the
+        tree's lock. Return the contents that no trusted tree shares."""
         part = self._part(key)
         # May be there: left by a fill that was killed.
         part.mkdir(exist_ok=True)
         with closing(TreeFill(part, lake, manifest, lock, budget, report)) as fill:
-            return fill.run(sources)
+            return fill.run(sources, is_flushed=is_flushed)
 
     def _share(self, key: str, manifest: Manifest, own: set[bytes], others: Iterable[str]) -> bool:
         """Make the contents `own` of an incomplete tree hard links of those in other trees; return whether one was."""
@@ -284,7 +333,7 @@ class CacheStore:
     def _replace(self, path: Path, content: Path) -> None:
         """Replace a file of a tree by a hard link to `content`, or by a copy if that has too many links. Does nothing
         if the tree's directory is gone. Raises FileNotFoundError if `content` is."""
-        with self.staged() as fresh:
+        with self._staging.staged() as fresh:
             try:
                 os.link(content, fresh)
             except OSError as error:
@@ -297,32 +346,11 @@ class CacheStore:
             with suppress(FileNotFoundError):
                 os.replace(fresh, path)
 
-    def _own_staging(self) -> Path:
-        """Return this store's folder below `staging`, created and locked on first use and removed with the
-        store."""
-        with self._staging_lock:
-            while self._staging is None:
-                path = self.root / "staging" / uuid4().hex
-                path.mkdir()
-                if (handle := _lock_unheld(path)) is None:
-                    continue
-                if not (path / LOCK).exists():
-                    # Another process removed it before it was locked.
-                    os.close(handle)
-                    continue
-                self._staging = path
-                weakref.finalize(self, _remove_locked, path, handle)
-            return self._staging
-
     def _remove_leftovers(self) -> None:
         """Remove files that killed processes left in `staging`, and those of an earlier layout."""
         if any((self.root / name).exists() for name in _OLD_FOLDERS):
             self._leave_old_layout()
-        for path in (self.root / "staging").iterdir():
-            if not path.is_dir():
-                path.unlink(missing_ok=True)
-            elif (handle := _lock_unheld(path)) is not None:
-                _remove_locked(path, handle)
+        self._staging.remove_leftovers()
 
     def _leave_old_layout(self) -> None:
         # Otherwise another process would find `contents` gone, and mark everything.
@@ -366,7 +394,7 @@ class CacheStore:
             return None
 
     def _write_manifest(self, key: str, manifest: Manifest) -> None:
-        with self.staged() as fresh:
+        with self._staging.staged() as fresh:
             write_new(fresh, manifest.encode())
             os.rename(fresh, self.root / "manifests" / key)
 
@@ -381,10 +409,12 @@ class CacheStore:
         return sum(sizes.values()) - sum(sizes[name] for name in used)
 
     @contextmanager
-    def _locked(self, key: str) -> Iterator[int]:
+    def _locked(self, key: str, how: int = 0) -> Iterator[int]:
+        """Context manager that holds the lock of a tree. `how`: fcntl.LOCK_NB to raise BlockingIOError if another
+        process holds it."""
         # Closing the file unlocks it, unless a child process of a fill that was killed has it open.
         with open(self.root / "locks" / key, "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX | how)
             yield file.fileno()
 
 
@@ -440,32 +470,6 @@ def _files(tree: Path, manifest: Manifest, names: Container[bytes]) -> Iterator[
         # Before the path is built, which takes longer than all else that is done for a file that is not wanted.
         if name in names:
             yield name, tree / os.fsdecode(path)
-
-
-def _lock_unheld(folder: Path) -> int | None:
-    """Return a descriptor that holds a folder's lock; None if another process holds it or the folder is
-    gone."""
-    try:
-        # NFS locks only files opened for writing, and not directories.
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    return handle
-
-
-def _remove_locked(folder: Path, handle: int) -> None:
-    # A process that locks the folder afterwards finds it removed and creates its own.
-    gone = folder.with_name(uuid4().hex)
-    with suppress(OSError):
-        os.rename(folder, gone)
-    # NFS keeps the names of open files.
-    os.close(handle)
-    shutil.rmtree(gone, ignore_errors=True)
 
 
 def tree_below(root: Path, key: str) -> Path:

@@ -296,9 +296,16 @@ def _permit(root: Path) -> None:
 
 def sync_file_system(path: Path) -> None:
     """Block until all writes to the file system of `path` are on disk. Raises OSError if a write failed."""
+    with open_directory(path) as descriptor:
+        sync_from(descriptor)
+
+
+@contextmanager
+def open_directory(path: Path) -> Iterator[int]:
+    """Context manager with a descriptor of a directory. Raises OSError if it cannot be opened."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        sync_from(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -308,7 +315,7 @@ def sync_from(descriptor: int) -> None:
     the file was opened, also if another flush met the error first, which the kernel reports to a file that is opened
     later no more."""
     # This waits for the journal once; an fsync of each of thousands of files would wait for it every time.
-    if _libc().syncfs(descriptor) != 0:
+    if libc().syncfs(descriptor) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
@@ -317,15 +324,11 @@ def make_spread(directory: Path) -> None:
     default that is where an old one was removed, and to create a file takes ten times as long there: ext4 passes over
     all inodes that were removed within five minutes. Other file systems are left as they are."""
     directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        # The file system, or the operating system, has no such flag.
-        with suppress(OSError):
-            [flags] = struct.unpack("i", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(4)))
-            if not flags & _TOP_DIRECTORY:
-                fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("i", flags | _TOP_DIRECTORY))
-    finally:
-        os.close(descriptor)
+    # The file system, or the operating system, may have no such flag.
+    with open_directory(directory) as descriptor, suppress(OSError):
+        [flags] = struct.unpack("i", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(4)))
+        if not flags & _TOP_DIRECTORY:
+            fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("i", flags | _TOP_DIRECTORY))
 
 
 class EarlyFlush:
@@ -384,7 +387,8 @@ def blocked(error: OSError) -> Blocked | OSError:
 
 
 @cache
-def _libc() -> ctypes.CDLL:
+def libc() -> ctypes.CDLL:
+    """Return the C library of this process."""
     return ctypes.CDLL(None, use_errno=True)
 
 

@@ -108,8 +108,8 @@ class TreeFill:
         self._pool.close()
         os.close(self._tree)
 
-    def run(self, sources: Sources) -> set[bytes]:
-        """Create all files, and flush them. Return the contents that are not shared with a trusted tree. Raises
+    def run(self, sources: Sources, *, is_flushed: bool = True) -> set[bytes]:
+        """Create all files, and flush them if `is_flushed`. Return the contents that no trusted tree shares. Raises
         ContentMissing or ContentDamaged if the lake lacks a content or has it damaged, OSError if a file cannot be
         written, WorkerFailed if a child process ended early, and what `budget` raises."""
         left = self._prepare()
@@ -126,7 +126,8 @@ class TreeFill:
             _make_link(
                 os.path.join(os.fsencode(self._part), entry.path), entry, self._lake.read(entry.digest)
             )
-        sync_from(self._tree)
+        if is_flushed:
+            sync_from(self._tree)
         return own
 
     def _prepare(self) -> set[bytes]:

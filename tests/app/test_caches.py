@@ -1,11 +1,7 @@
 """Caches of datasets: jobs that wait for them, one fill for all, aging, room, and deletion."""
 
-import shutil
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
@@ -16,7 +12,7 @@ from controlplane.actions.projects import delete_project
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.commands.run import CommandRun
 from controlplane.loop.cycle import run_cycle
-from controlplane.models import Cluster, Command, Event, Project
+from controlplane.models import Cluster, Command, Event
 from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.caches import (
     EVICT_CACHE,
@@ -29,49 +25,17 @@ from datasets.actions.caches import (
 )
 from datasets.actions.datasets import delete_dataset, edit_dataset, tag_version
 from datasets.cache_commands import FillCache, _Reporter
-from datasets.ingest.worker import WorkerFailed
 from datasets.live_topics import read_dataset
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
 from datasets.queries.caches import cache_shape, directory_of
 from datasets.queries.job_data import dataset_mounts
-from datasets.storage.cache import CacheStore
 from datasets.storage.tree_fill import Progress
 from jobs.actions import clone_body, stop_job, submit_job
-from jobs.models import Job, Pod
-from tests.cast import Cast, make_cast
+from jobs.models import Pod
+from tests.app.cached import LONG, ONE, TWO, files_of, submit, work
+from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
 from tests.loop.plant import Plant
-from tests.waiting import wait_until
-
-LONG = (FILL_CACHE, EVICT_CACHE)
-ONE, TWO = {"a": "one", "b": "same"}, {"a": "two!", "b": "same"}
-
-
-@pytest.fixture
-def plant(db: None, own_lakes: Path) -> Iterator[Plant]:
-    plant = Plant()
-    yield plant
-    plant.close()
-
-
-@pytest.fixture
-def people(plant: Plant) -> Cast:
-    return make_cast()
-
-
-@pytest.fixture
-def xray(people: Cast) -> Dataset:
-    dataset = make_dataset(people.project)
-    make_version(dataset, ONE)
-    make_version(dataset, TWO)
-    return dataset
-
-
-def submit(cast: Cast, name: str = "job", project: Project | None = None, **mount: Any) -> Job:
-    mounts = [{"dataset": "xray", "mount_path": "/data", **mount}]
-    body = {"name": name, "kind": "train", "image": "quickstart", "gpus": 1, "datasets": mounts}
-    project = project or cast.project
-    return submit_job(project, body, actor=cast.actor("ana" if project == cast.project else "chi"))
 
 
 def refusal(cast: Cast, **mount: Any) -> tuple[str, str, str]:
@@ -79,17 +43,6 @@ def refusal(cast: Cast, **mount: Any) -> tuple[str, str, str]:
         submit(cast, "refused", **mount)
     [error] = refused.value.errors
     return error.pointer, error.code, error.detail
-
-
-def work() -> None:
-    """Carry out all long commands. They are due by the database's clock, which may be some milliseconds behind."""
-    wait_until(lambda: not (carry_out_due() or Command.objects.of_kinds(LONG).unfinished().exists()))
-
-
-def files_of(job: Job) -> dict[str, str]:
-    [(source, _, is_read_only)] = dataset_mounts(job)[""]
-    assert is_read_only
-    return {path.name: path.read_text() for path in Path(source).iterdir()}
 
 
 def test_a_job_waits_for_its_dataset_and_starts_when_the_files_are_there(
@@ -275,38 +228,6 @@ def test_a_cache_that_does_not_fit_takes_the_place_of_the_oldest_or_says_what_is
     assert new.state == "ready"
 
 
-def test_a_failed_fill_is_in_the_reason_and_is_tried_again(people: Cast, xray: Dataset, plant: Plant):
-    CacheLocation.objects.create(cluster=plant.cluster, name="small", room_bytes=1)
-    job = submit(people)
-    work()
-    plant.settle()
-    job.refresh_from_db()
-    assert job.reason == "waiting_for_data"
-    assert "could not be brought to the cluster: small has room for 1 B more" in job.message
-    CacheLocation.objects.update(room_bytes=None)
-    keep_caches(timezone.now() + timedelta(minutes=2))
-    work()
-    plant.settle()
-    job.refresh_from_db()
-    assert job.state == "running"
-
-
-def test_a_fill_whose_writing_process_was_killed_says_so_and_goes_on(
-    xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    cache = cache_version(xray.versions.get(number=1), location_for(plant.cluster), actor=SYSTEM)
-    monkeypatch.setattr(FillCache, "backoff_seconds", (0,))
-    with monkeypatch.context() as patched:
-        patched.setattr(CacheStore, "fill", Mock(side_effect=WorkerFailed("It was killed.")))
-        wait_until(carry_out_due)
-    cache.refresh_from_db()
-    assert (cache.state, cache.reason, cache.message) == ("filling", "process_ended", "It was killed.")
-    assert not caplog.records  # a traceback would be a fault of ours
-    work()
-    cache.refresh_from_db()
-    assert (cache.state, cache.reason) == ("ready", "")
-
-
 def test_a_job_whose_dataset_is_gone_ends_with_the_reason(people: Cast, xray: Dataset, plant: Plant):
     make_version(make_dataset(people.other, "atlas", is_shared=True), ONE)
     unshared = submit(people, "unshared", dataset="team-b/atlas")
@@ -377,7 +298,7 @@ def test_how_large_files_came_is_known_also_after_a_fill_that_was_killed_at_once
         def end(*names: object) -> None:
             raise KeyboardInterrupt
 
-        broken.setattr("datasets.storage.tree_fill.sync_from", end)
+        broken.setattr("datasets.storage.cache.CacheStore._share", end)
         with pytest.raises(KeyboardInterrupt):
             carry_out_due()
     cache.refresh_from_db()
@@ -481,20 +402,3 @@ def test_a_project_whose_datasets_other_projects_mount_is_not_deleted(people: Ca
     submit(people, project=people.other, dataset="team-a/xray")
     with pytest.raises(Conflict, match="a job of team-b"):
         delete_project(people.project, actor=people.actor("root"))
-
-
-def test_a_cache_whose_files_are_gone_is_filled_again_for_the_next_job(
-    people: Cast, xray: Dataset, plant: Plant
-):
-    cache = cache_version(xray.versions.get(number=2), location_for(plant.cluster), actor=SYSTEM)
-    work()
-    Cache.objects.update(changed_at=timezone.now() - timedelta(hours=1))
-    keep_caches(timezone.now())
-    assert Cache.objects.get(pk=cache.pk).state == Cache.READY
-    shutil.rmtree(directory_of(cache.location))
-    keep_caches(timezone.now())
-    cache.refresh_from_db()
-    assert (cache.state, cache.reason) == (Cache.FAILED, "files_gone")
-    job = submit(people)
-    work()
-    assert files_of(job) == TWO

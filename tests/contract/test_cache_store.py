@@ -16,8 +16,9 @@ import pytest
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
 from datasets.storage import tree_fill
 from datasets.storage.base import Budget, Cancelled, ContentMissing, Lake
-from datasets.storage.cache import _FOLDERS, LOCK, CacheStore
+from datasets.storage.cache import _FOLDERS, CacheStore
 from datasets.storage.contents import Located, Sharing
+from datasets.storage.staging import LOCK
 from datasets.storage.tree_fill import Progress
 from tests.contract.caches import FILES, LARGE, inodes, kept, many
 from tests.contract.lakes import LakeKit
@@ -177,7 +178,7 @@ def test_files_that_killed_processes_left_are_removed_and_those_of_living_ones_s
     staging, other = store.root / "staging", CacheStore(store.root)
     (staging / "file").write_bytes(b"of a killed process")
     (staging / "tree" / "sub").mkdir(parents=True)
-    with other.staged() as held:
+    with other._staging.staged() as held:
         held.write_bytes(b"being written")
         store.fill("v", lake, kept(lake, FILES))
         assert [path for path in staging.rglob("*") if path.is_file() and path.name != LOCK] == [held]
@@ -201,7 +202,7 @@ def test_a_folder_that_is_being_removed_cannot_be_locked_by_another_process(
             assert not left.exists()
         remove(path, **options)
 
-    monkeypatch.setattr("datasets.storage.cache.shutil.rmtree", note)
+    monkeypatch.setattr("datasets.storage.staging.shutil.rmtree", note)
     store.fill("v", lake, kept(lake, FILES))
     assert len(removed) == 1
     assert not removed[0].exists()

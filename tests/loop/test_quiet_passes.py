@@ -16,6 +16,7 @@ from controlplane.loop.engine_look import have_engines_changed
 from controlplane.loop.log_shipping import LogKeeper
 from controlplane.loop.period import BUSY, QUIET_WORK_SECONDS, Period
 from controlplane.loop.project_sync import sync_projects_once
+from controlplane.loop.runner import Runner
 from controlplane.loop.steps import LoopStep, StepRunner, declared_steps
 from controlplane.loop.telemetry_step import collect_once
 from controlplane.models import Cluster, Device, Lease
@@ -128,6 +129,31 @@ def test_a_quiet_step_runs_once_after_a_change(monkeypatch: pytest.MonkeyPatch) 
     for clock.now, count in changes.items():
         runner.run_due(timezone.now(), count)
     assert ran == [5, 10, 40, 60, 60 + QUIET_WORK_SECONDS]
+
+
+def test_no_pod_is_started_before_the_work_at_the_start_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, faults = make_cluster(), [OSError("gone")]
+
+    def at_start() -> None:
+        if faults:
+            raise faults.pop()
+
+    declare(
+        monkeypatch,
+        LoopStep("none", lambda _: None, 2),
+        LoopStep("first", lambda _: None, 2, at_start=at_start),
+    )
+    monkeypatch.setattr("controlplane.loop.runner.clusters_with_work", lambda: [cluster.pk])
+    monkeypatch.setattr(Runner, "_spawn", lambda *_, **__: None)
+    loop = Runner(has_broker=False)
+    with pytest.raises(OSError, match="gone"):
+        loop._cycle()
+    loop._sync_pools()
+    assert loop._all_pools() == []
+    loop._prepare()
+    assert loop._pools_wakeup.is_set()
+    loop._sync_pools()
+    assert loop._all_pools() != []
 
 
 def test_quiet_steps_of_all_periods_run_in_one_pass_a_minute(

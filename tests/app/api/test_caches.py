@@ -121,17 +121,20 @@ def test_a_fill_that_ends_while_its_tree_is_found_damaged_is_repeated_before_job
     made, filled, states = api("ben").post("caches", {"version_id": str(version.pk)}).body, [], []
 
     def fill_and_damage(store, key, *given):
-        fill(store, key, *given)
+        *given, on_usable = given
+        fill(store, key, *given, lambda: damage(store, key, on_usable))
+
+    def damage(store, key, on_usable):
         filled.append(key)
-        if len(filled) > 1:
-            return
-        path = store.tree(key) / "a"
-        path.chmod(0o644)
-        path.write_text("damaged")
-        path.chmod(0o444)
-        verify_caches([digest])
-        lake.verify([digest])
-        lake.put_part(digest, 0, memoryview(large.encode()), len(large))
+        if len(filled) == 1:
+            path = store.tree(key) / "a"
+            path.chmod(0o644)
+            path.write_text("damaged")
+            path.chmod(0o444)
+            verify_caches([digest])
+            lake.verify([digest])
+            lake.put_part(digest, 0, memoryview(large.encode()), len(large))
+        on_usable()
 
     fill = CacheStore.fill
     monkeypatch.setattr(CacheStore, "fill", fill_and_damage)

@@ -1,0 +1,124 @@
+"""Caches whose fill fails, ends early or is not flushed, and whose files are gone."""
+
+import errno
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from django.utils import timezone
+
+from controlplane.access import SYSTEM
+from controlplane.commands.dispatch import carry_out_due
+from datasets.actions.cache_upkeep import distrust_caches, keep_caches
+from datasets.actions.caches import (
+    cache_version,
+    location_for,
+)
+from datasets.cache_commands import FillCache
+from datasets.ingest.worker import WorkerFailed
+from datasets.models import Cache, CacheLocation, Dataset
+from datasets.queries.caches import directory_of
+from datasets.queries.job_data import dataset_mounts
+from datasets.storage.cache import CacheStore
+from datasets.storage.unflushed import UnflushedMarks
+from jobs.models import Job
+from tests.app.cached import TWO, files_of, submit, work
+from tests.cast import Cast
+from tests.loop.plant import Plant
+from tests.waiting import wait_until
+
+
+def test_a_failed_fill_is_in_the_reason_and_is_tried_again(people: Cast, xray: Dataset, plant: Plant):
+    CacheLocation.objects.create(cluster=plant.cluster, name="small", room_bytes=1)
+    job = submit(people)
+    work()
+    plant.settle()
+    job.refresh_from_db()
+    assert job.reason == "waiting_for_data"
+    assert "could not be brought to the cluster: small has room for 1 B more" in job.message
+    CacheLocation.objects.update(room_bytes=None)
+    keep_caches(timezone.now() + timedelta(minutes=2))
+    work()
+    plant.settle()
+    job.refresh_from_db()
+    assert job.state == "running"
+
+
+def test_a_fill_whose_writing_process_was_killed_says_so_and_goes_on(
+    xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    cache = cache_version(xray.versions.get(number=1), location_for(plant.cluster), actor=SYSTEM)
+    monkeypatch.setattr(FillCache, "backoff_seconds", (0,))
+    with monkeypatch.context() as patched:
+        patched.setattr(CacheStore, "fill", Mock(side_effect=WorkerFailed("It was killed.")))
+        wait_until(carry_out_due)
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason, cache.message) == ("filling", "process_ended", "It was killed.")
+    assert not caplog.records  # a traceback would be a fault of ours
+    work()
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason) == ("ready", "")
+
+
+def test_a_job_starts_before_its_data_is_flushed_and_after_a_power_cut_only_once_it_is_verified(
+    people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(UnflushedMarks, "may_add", lambda _: True)
+    job, states = submit(people), list[str]()
+
+    def flush(descriptor: int) -> None:
+        plant.settle()
+        states.append(Job.objects.get(pk=job.pk).state)
+        raise KeyboardInterrupt  # the process is killed
+
+    with monkeypatch.context() as broken:
+        broken.setattr("datasets.storage.cache.sync_from", flush)
+        with pytest.raises(KeyboardInterrupt):
+            carry_out_due()
+    assert states == ["running"]
+    distrust_caches()
+    assert Cache.objects.get().state == Cache.READY
+    monkeypatch.setattr("datasets.storage.unflushed.machine_mark", lambda: "after the power cut")
+    distrust_caches()
+    cache = Cache.objects.get()
+    assert (cache.state, cache.reason) == (Cache.FAILED, "not_flushed")
+    assert not Path(dataset_mounts(job)[""][0][0]).exists()
+    keep_caches(timezone.now() + timedelta(minutes=2))
+    work()
+    assert Cache.objects.get().state == Cache.READY
+    assert files_of(job) == TWO
+
+
+def test_a_ready_cache_that_cannot_be_flushed_is_filled_again(
+    xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(UnflushedMarks, "may_add", lambda _: True)
+    cache = cache_version(xray.versions.get(number=1), location_for(plant.cluster), actor=SYSTEM)
+    monkeypatch.setattr(FillCache, "backoff_seconds", (0,))
+    with monkeypatch.context() as broken:
+        broken.setattr("datasets.storage.cache.sync_from", Mock(side_effect=OSError(errno.EIO, "lost")))
+        wait_until(carry_out_due)
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason) == ("filling", "unreachable")
+    work()
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason) == ("ready", "")
+
+
+def test_a_cache_whose_files_are_gone_is_filled_again_for_the_next_job(
+    people: Cast, xray: Dataset, plant: Plant
+):
+    cache = cache_version(xray.versions.get(number=2), location_for(plant.cluster), actor=SYSTEM)
+    work()
+    Cache.objects.update(changed_at=timezone.now() - timedelta(hours=1))
+    keep_caches(timezone.now())
+    assert Cache.objects.get(pk=cache.pk).state == Cache.READY
+    shutil.rmtree(directory_of(cache.location))
+    keep_caches(timezone.now())
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason) == (Cache.FAILED, "files_gone")
+    job = submit(people)
+    work()
+    assert files_of(job) == TWO
