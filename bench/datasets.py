@@ -1,5 +1,6 @@
 """Datasets beside DVC, restic and borg: the same files on the same file system in one run. Ours is `yard` with a
-running control plane, so that HTTP, hashing, packing and flushing are included.
+running control plane, so that HTTP, hashing, packing and flushing are included. The files of every first version are in
+the page cache when it begins; how much was read from the disk nevertheless is printed with its row.
 
 Run: python -m bench.datasets [--scale 0.2] [--only "4 KB"] [--directory DIR] [--peers DIR]
 `--scale` multiplies the numbers of files; goals are for 1. `--only` measures files of one size. `--directory`: where
@@ -7,7 +8,9 @@ the files are written. `--peers`: a directory in which the peers stay installed.
 """
 
 import argparse
+import mmap
 import os
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -23,12 +26,14 @@ from typing import Any
 from bench import datasets_manifest
 from bench.datasets_peers import Peer, install, peers
 from bench.harness import Row, report
+from datasets.ingest.engine import reading_processes
 from datasets.storage.tree_fill import THREADS
 from tests import servers
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 YARD = CHECKOUT / ".venv" / "bin" / "yard"  # what `make install` makes
 IN_DIRECTORY = 1000  # files
+BLOCK_BYTES = 4 << 20  # of one read or write where this process reads or writes all
 # Ours reads files again that are younger than this, since their times cannot be trusted yet.
 QUIET_SECONDS = 2.5
 
@@ -54,6 +59,15 @@ PROFILES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How a first version was stored: in how many `seconds` (one number), and how many bytes were read from the disk
+    for it."""
+
+    seconds: list[float]
+    read_bytes: int
+
+
 class Bench:
     """One run: a control plane, a directory on the measured file system, and the rows."""
 
@@ -77,27 +91,23 @@ class Bench:
         make_tree(tree, count, profile.file_bytes)
         name = f"d{profile.file_bytes}"
         self.yard("dataset", "init", name, str(tree))
-        ours = self._timed(lambda: self.yard("dataset", "sync", str(tree)), profile.is_flushed)
         found = peers(self._home, self._work)
-        stored = {}
+        work = f"first version, {count:,} x {profile.name}"
+        sync = ("dataset", "sync", str(tree))
+        ours = self._stored(tree, lambda: self.yard(*sync), profile.is_flushed)
+        stored = {other: self._first(tree, found[other], profile.is_flushed) for other in profile.others}
         for other, faster in profile.others.items():
-            stored[other] = self._first(found[other], profile.is_flushed)
-            self._row(f"first version, {count:,} x {profile.name}", ours, other, stored[other], 1 / faster)
+            self._stored_row(work, ours, other, stored[other], 1 / faster)
         if profile.is_linked:
             self.yard("-p", "linked", "dataset", "init", name, str(tree))
-            linked = self._timed(lambda: self.yard("-p", "linked", "dataset", "sync", str(tree), "--link"))
-            self._row(
-                f"the same with --link, {count:,} x {profile.name}", linked, "DVC", stored["DVC"], 1 / 6
-            )
+            linked = self._stored(tree, lambda: self.yard("-p", "linked", *sync, "--link"))
+            again = f"the same with --link, {count:,} x {profile.name}"
+            self._stored_row(again, linked, "DVC", stored["DVC"], 1 / 6)
+            self._floors(work, ours.seconds, count * profile.file_bytes)
         if profile.is_flushed:
-            copied = self._timed(
-                lambda: subprocess.run(["cp", "-r", tree, self._work / "copy"], check=True), True
-            )
-            self._row(f"first version, {count:,} x {profile.name}", ours, "cp -r", copied, 1.0)
-        if profile.is_linked:
-            size = count * profile.file_bytes
-            bare = self._timed(lambda: write_one(self._work / "bare", size), is_flushed=True)
-            self._row(f"first version, {count:,} x {profile.name}", ours, "bare writes", bare, None)
+            copy = ["cp", "-r", str(tree), str(self._work / "copy")]
+            copied = self._stored(tree, lambda: subprocess.run(copy, check=True), True)
+            self._stored_row(work, ours, "cp -r", copied, 1.0)
         if profile is PROFILES[0]:
             self._follow(tree, count, name, found)
         for path in (
@@ -112,6 +122,7 @@ class Bench:
             ".dvc",
             "yard",
             "bare",
+            "direct",
             "floor",
         ):
             shutil.rmtree(self._work / path, ignore_errors=True)
@@ -209,12 +220,28 @@ class Bench:
         work = f"materialise {count:,} files after the same caches were removed"
         self._row(work, again, "DVC checkout", checked_out, None)
 
-    def _first(self, peer: Peer, is_flushed: bool) -> list[float]:
+    def _floors(self, work: str, ours: list[float], size: int) -> None:
+        """Measure what writes `size` bytes and does nothing else, past the page cache as ours does and through it."""
+        count = reading_processes()
+        direct = self._timed(lambda: write_direct(self._work / "direct", size, count), is_flushed=True)
+        self._row(work, ours, f"direct writes by {count} processes", direct, None)
+        bare = self._timed(lambda: write_one(self._work / "bare", size), is_flushed=True)
+        self._row(work, ours, "bare writes", bare, None)
+
+    def _first(self, tree: Path, peer: Peer, is_flushed: bool) -> Stored:
         for path in ("home", "cache"):
             (self._work / path).mkdir(exist_ok=True)
         for command in peer.begin:
             peer.run(command, self._work)
-        return self._timed(lambda: peer.run(peer.store, self._work), is_flushed)
+        return self._stored(tree, lambda: peer.run(peer.store, self._work), is_flushed)
+
+    def _stored(self, tree: Path, work: Callable[[], object], is_flushed: bool = False) -> Stored:
+        """Measure a first version of the files in `tree`. They are read before: only for the first program would they
+        all be in the page cache, since what each stores pushes them out for the next."""
+        read_all(tree)
+        before = read_from_disk()
+        seconds = self._timed(work, is_flushed)
+        return Stored(seconds, read_from_disk() - before)
 
     def _timed(self, work: Callable[[], object], is_flushed: bool = False) -> list[float]:
         """Return the seconds of one call of `work` in a list, including a flush of the file system if `is_flushed`."""
@@ -231,11 +258,24 @@ class Bench:
         subprocess.run(["sync", "-f", self._work], check=True)
         return [done], [time.perf_counter() - began]
 
-    def _row(self, work: str, ours: list[float], peer: str, theirs: list[float], ratio: float | None) -> None:
+    def _row(
+        self,
+        work: str,
+        ours: list[float],
+        peer: str,
+        theirs: list[float],
+        ratio: float | None,
+        note: str = "",
+    ) -> None:
         goal = "-" if ratio is None else f">= {1 / ratio:.3g}x faster" if ratio < 1 else f"<= {ratio:.3g}x"
         self.rows.append(
-            Row(f"{work}, beside {peer}", goal, "s", ours, None, False, 0.5, peer, theirs, ratio)
+            Row(f"{work}, beside {peer}", goal, "s", ours, None, False, 0.5, peer, theirs, ratio, note)
         )
+
+    def _stored_row(self, work: str, ours: Stored, peer: str, theirs: Stored, ratio: float) -> None:
+        read = [f"{name} {one.read_bytes / 1e6:.0f} MB" for name, one in (("ours", ours), (peer, theirs))]
+        note = f"with the files in the page cache; read from the disk: {', '.join(read)}"
+        self._row(work, ours.seconds, peer, theirs.seconds, ratio, note)
 
 
 def make_tree(root: Path, count: int, size: int) -> None:
@@ -246,6 +286,21 @@ def make_tree(root: Path, count: int, size: int) -> None:
             directory.mkdir(parents=True)
         (directory / f"{number}.bin").write_bytes(os.urandom(size))
     subprocess.run(["sync", "-f", root], check=True)
+
+
+def read_all(root: Path) -> None:
+    """Read all files, so that they are in the page cache."""
+    buffer = bytearray(BLOCK_BYTES)
+    for path in root.rglob("*.bin"):
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def read_from_disk() -> int:
+    """Return how many bytes the child processes that have ended, and theirs, have read from disks."""
+    # Blocks of 512 bytes on Linux, whatever the file system has.
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock * 512
 
 
 def walk_and_stat(root: Path) -> None:
@@ -291,12 +346,23 @@ def write_and_link(root: Path, count: int, size: int) -> None:
         os.link(f"{directory}/{number}.bin", f"{shelves[number % 256]}/{number:062}")
 
 
-def write_one(path: Path, size: int) -> None:
-    """Write random bytes to one file: `size` bytes, rounded up to whole blocks of 4 MiB."""
-    block = os.urandom(4 << 20)
-    with open(path, "wb", buffering=0) as file:
-        for _ in range(0, size, len(block)):
-            file.write(block)
+def write_one(path: Path, size: int, flags: int = 0) -> None:
+    """Write random bytes to one file, opened with `flags` too: `size` bytes, rounded up to whole blocks of 4 MiB."""
+    # At a page, as direct writes need it.
+    block = mmap.mmap(-1, BLOCK_BYTES)
+    block.write(os.urandom(BLOCK_BYTES))
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags)
+    for _ in range(0, size, BLOCK_BYTES):
+        assert os.write(file, block) == BLOCK_BYTES
+    os.close(file)
+
+
+def write_direct(root: Path, size: int, count: int) -> None:
+    """Write `size` bytes past the page cache, in `count` processes with a file each."""
+    root.mkdir()
+    with ProcessPoolExecutor(count) as processes:
+        paths = [root / str(number) for number in range(count)]
+        list(processes.map(write_one, paths, [size // count] * count, [os.O_DIRECT] * count))
 
 
 @contextmanager

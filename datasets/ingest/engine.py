@@ -79,7 +79,7 @@ def sync_tree(
     `index`: the file in which the last sync of this directory into this lake stored its stat index; None reads all
     files. `listing`: a listing of the directory that is already running; None: walk the directory here. `base`: the
     manifest hash of the newest version. `nearby` is called before more than a few files are read and may return a
-    sink to use instead. `workers`: processes that read, 0 for one per core, at most four. `report` returns False to
+    sink to use instead. `workers`: processes that read, 0 for `reading_processes`. `report` returns False to
     cancel. `say` gets a line when the sink has to wait, possibly from another thread, and if the
     index cannot be stored.
 
@@ -88,7 +88,7 @@ def sync_tree(
     """
     if base and (same := _seen_again(index, listing, base)):
         return same
-    start, readers = os.fsencode(root), workers or min(4, os.cpu_count() or 1)
+    start, readers = os.fsencode(root), workers or reading_processes()
     if index and listing and (last := load_last(index)) and (few := difference(last, listing)):
         if few.is_empty and base == last.manifest.hash:
             return Synced(None, base, few.files, 0, few.skipped)
@@ -121,6 +121,11 @@ def sync_tree(
             _see(index, listing, manifest.hash, found)
             _keep_listing(index, listing, manifest, found)
     return Synced(manifest, manifest.hash, found.files, len(changes.places), found.skipped)
+
+
+def reading_processes() -> int:
+    """Return how many processes read a large sync on this machine: one per core, at most four."""
+    return min(4, os.cpu_count() or 1)
 
 
 def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synced | None:
