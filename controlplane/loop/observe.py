@@ -25,7 +25,7 @@ from controlplane.scheduling.view import (
 )
 from controlplane.telemetry.usage import UsageCache, half_life_of
 from datasets.queries.job_data import NO_DATA, DataView, JobData, observe_data
-from datasets.queries.volumes import volume_waits
+from datasets.queries.volume_waits import volume_waits
 from jobs import lifecycle
 from jobs.models import Job, Pod
 from jobs.queries import plain_rows

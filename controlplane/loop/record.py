@@ -28,7 +28,7 @@ from controlplane.models.prepared import Rows, prepared
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.plan import Plan, Preempt, Start
 from controlplane.scheduling.view import PodPlacement
-from datasets.queries.volumes import waiting_jobs
+from datasets.queries.volume_waits import waiting_jobs
 from jobs import lifecycle
 from jobs.allocation import record_allocation
 from jobs.command_kinds import POD, START_POD

@@ -194,6 +194,11 @@ def _waiting_for_volume(details: Details) -> str:
             f"The volume {volume} is for one job at a time, and job {details['held_by']} has it. It starts when that"
             f" job has ended; {share}"
         )
+    if "snapshot_for" in details:
+        return (
+            f"The volume {volume} is for one job at a time, and its snapshot for job {details['snapshot_for']} is not"
+            " taken yet. It starts when that is ready or has failed."
+        )
     if "driver" in details:
         return (
             f"The volume {volume} is of the storage class {details['storage_class']}, whose driver {details['driver']}"

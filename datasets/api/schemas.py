@@ -125,7 +125,8 @@ VOLUME = record(
     used_bytes=nullable(INTEGER), files=nullable(INTEGER), measured_at=nullable(TIME),
     is_measured_in_part=BOOLEAN, is_size_enforced=nullable(BOOLEAN), origin=nullable(OBJECT),
     keep_last=nullable(INTEGER), keep_days=nullable(INTEGER), snapshot_minutes=nullable(INTEGER),
-    next_snapshot_at=nullable(TIME), created_by=STRING, created_at=TIME, status=STATUS, jobs=listed(VOLUME_USE),
+    next_snapshot_at=nullable(TIME),
+    snapshots_due_for=nullable(STRING), created_by=STRING, created_at=TIME, status=STATUS, jobs=listed(VOLUME_USE),
 )  # fmt: skip
 VOLUME_FILE = record(
     "An entry of a volume's directory.",

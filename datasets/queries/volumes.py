@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -9,30 +10,24 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import QuerySet, Window
 from django.db.models.functions import RowNumber
+from django.utils import timezone
 
 from controlplane.engines.base import Mount
 from controlplane.engines.kinds import engine_kind, engine_kinds
 from controlplane.models import Cluster, Command, Project
-from controlplane.models.prepared import Rows, prepared
 from datasets.models import KnownStorageClass, Snapshot, SnapshotCause, Volume, VolumeUse
-from datasets.models.volumes import ONE_JOB, READY
+from datasets.models.volumes import READY
 from datasets.storage.claims import claim_name
 from datasets.storage.classes import StorageClass
 from datasets.storage.volumes import MountedVolumes
-from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
+from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES
 
 TIB = 1 << 40
 VOLUME, SNAPSHOT = "volume", "snapshot"  # subjects of commands
 USES_SHOWN = 100
-_WAIT_COLUMNS = (
-    "job_id",
-    "volume_id",
-    "volume__name",
-    "volume__state",
-    "volume__access_mode",
-    "volume__storage_class",
-    "job__project__cluster__engine",
-)
+# How long snapshots for a job that has ended are expected to be written; longer than any pass of the loop, which looks
+# for events every two seconds. A limit, so that a failure of that step keeps no job from a volume.
+WRITTEN_WITHIN = timedelta(seconds=30)
 
 
 def storage_class_named(name: str) -> StorageClass:
@@ -179,73 +174,18 @@ def writing_pods(volume: Volume) -> frozenset[str]:
     return frozenset(f"{job}.{rank}" for job, rank in uses.values_list("job_id", "job__pods__rank"))
 
 
+def unwritten_snapshots(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
+    """Return the jobs (id and name) by volume that have just ended and whose events the loop has not looked at since:
+    snapshots may be due for them. One query."""
+    since = timezone.now() - WRITTEN_WITHIN
+    uses = VolumeUse.objects.filter(volume__in=volumes, is_watched=True, job__finished_at__gte=since)
+    rows = uses.filter(job__state__in=FINAL_STATES).values_list("volume_id", "job_id", "job__name")
+    return {volume: (job, name) for volume, job, name in rows}
+
+
 def _with_pods(uses: QuerySet[VolumeUse]) -> list[str]:
     held = uses.filter(job__pods__isnull=False, job__pods__released_at__isnull=True)
     return sorted({str(job) for job in held.values_list("job_id", flat=True)})
-
-
-def volume_waits(cluster_id: int) -> Mapping[str, Mapping[str, Any]]:
-    """Return the queued jobs of a cluster that cannot start because of a volume: by job id, the details of the hold
-    reason, which are the volume's name and its state, its missing driver or the job that holds it."""
-    return _waits(_queued_uses(cluster_id))
-
-
-@prepared
-def _queued_uses(cluster: int) -> Rows[VolumeUse]:
-    queued = VolumeUse.objects.filter(job__state=QUEUED, job__project__cluster=cluster)
-    return queued.values_list(*_WAIT_COLUMNS)
-
-
-def waiting_jobs(jobs: Iterable[Any]) -> frozenset[str]:
-    """Return those of the queued jobs that cannot start now because of a volume: not ready, held by another
-    job, or claimed by an earlier one of these jobs. Locks the volumes until the transaction ends."""
-    uses = VolumeUse.objects.filter(job__in=list(jobs)).order_by("job__submit_rank")
-    wanted = list(uses.values_list("job_id", "volume_id", "volume__access_mode"))
-    if not wanted:
-        return frozenset()
-    ids = {volume for _, volume, _ in wanted}
-    # Locked in key order, as by every writer of several rows, so that writers cannot deadlock.
-    list(Volume.objects.filter(pk__in=ids).order_by("pk").select_for_update(no_key=True).only("pk"))
-    waiting, taken = set(_waits(list(uses.values_list(*_WAIT_COLUMNS)))), set()
-    for job, volume, mode in wanted:
-        if mode != ONE_JOB or str(job) in waiting:
-            continue
-        if volume in taken:
-            waiting.add(str(job))
-        taken.add(volume)
-    return frozenset(waiting)
-
-
-def _waits(wanted: Sequence[tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
-    one_job = {volume for _, volume, _, _, mode, _, _ in wanted if mode == ONE_JOB}
-    holders = _holders(one_job) if one_job else {}
-    # A cluster's own storage class may have the same name as one configured here.
-    missing = missing_drivers(row[5] for row in wanted if not engine_kind(row[6]).claims_volumes)
-    found: dict[str, dict[str, Any]] = {}
-    for job, volume, name, state, _, storage_class, engine in wanted:
-        is_claim = engine_kind(engine).claims_volumes
-        if state != READY:
-            found.setdefault(str(job), {"volume": name, "volume_state": state})
-        elif storage_class in missing and not is_claim:
-            about = {"storage_class": storage_class, "driver": missing[storage_class]}
-            found.setdefault(str(job), {"volume": name, **about})
-        elif volume in holders and holders[volume][0] != job:
-            holder_id, holder = holders[volume]
-            held = {"volume": name, "held_by": holder, "held_by_job": str(holder_id)}
-            # Kubernetes cannot change a claim's access mode, so that the suggested step is another.
-            found.setdefault(str(job), held | ({"is_claim": "yes"} if is_claim else {}))
-    return found
-
-
-def _holders(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
-    held = VolumeUse.objects.filter(
-        volume__in=volumes, job__pods__isnull=False, job__pods__released_at__isnull=True
-    )
-    rows = held.order_by("job__submit_rank").values_list("volume_id", "job_id", "job__name").distinct()
-    found: dict[Any, tuple[Any, str]] = {}
-    for volume, job, name in rows:
-        found.setdefault(volume, (job, name))
-    return found
 
 
 def volume_rows(rows: QuerySet[Volume]) -> list[Volume]:
@@ -254,12 +194,13 @@ def volume_rows(rows: QuerySet[Volume]) -> list[Volume]:
 
 
 def volume_shapes(volumes: Sequence[Volume]) -> list[dict[str, Any]]:
-    """Return volumes in REST form, with the unfinished jobs that mount them; at most three more queries for
+    """Return volumes in REST form, with the unfinished jobs that mount them; at most four more queries for
     any number."""
     uses: defaultdict[Any, list[VolumeUse]] = defaultdict(list)
     for use in _first_uses(volumes):
         uses[use.volume_id].append(use)
     progress = progress_of(VOLUME, [volume.pk for volume in volumes if volume.state != READY])
+    due = unwritten_snapshots([volume.pk for volume in volumes])
     # A cluster's storage class may have the same name as one configured here.
     ours = {volume.storage_class for volume in volumes if not claims_volumes(volume.project)}
     classes = storage_classes_named(ours)
@@ -270,6 +211,7 @@ def volume_shapes(volumes: Sequence[Volume]) -> list[dict[str, Any]]:
             progress.get(str(volume.pk)),
             None if claims_volumes(volume.project) else classes[volume.storage_class],
         )
+        | {"snapshots_due_for": due[volume.pk][1] if volume.pk in due else None}
         for volume in volumes
     ]
 

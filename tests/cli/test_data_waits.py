@@ -95,3 +95,40 @@ def test_a_download_waits_while_a_pod_reads_the_file_and_says_so_once(server, ya
     server.on("GET", "volumes/1/content", waits)
     assert yard("volume", "get", "data", "model", str(target)).code != 0
     assert sum(waited[3:]) == 5.0
+
+
+def test_the_snapshot_at_the_end_of_a_job_is_waited_for(server, yard, monkeypatch):
+    waited = []
+    monkeypatch.setattr(
+        "controlplane.cli.session.Session.pause", lambda session, seconds: waited.append(seconds)
+    )
+    due, done = ({"id": "1", "name": "data", "snapshots_due_for": job} for job in ("train", None))
+    row = {
+        "id": "2",
+        "name": "data@1",
+        "job": "train",
+        "cause": "success",
+        "progress": {},
+        "consistency": None,
+    }
+    row |= {"size_bytes": 5, "new_bytes": 5, "created_at": "2026-11-29T09:00:00Z"}
+    pending, ready = (row | {"status": {"state": state, "message": ""}} for state in ("pending", "ready"))
+    made = {"id": "3", "name": "back", "status": {"state": "ready", "message": ""}}
+    server.on("GET", "volumes", page(due), page(due), page(done))
+    server.on("GET", "snapshots", page(), page(pending))
+    server.on("GET", "snapshots/2", Reply(200, pending), Reply(200, ready))
+    server.on("POST", "snapshots/2/restore", Reply(201, made))
+    server.on("GET", "volumes/3", Reply(200, made))
+    ran = yard("snapshot", "restore", "data@1", "--to", "back", "--wait")
+    assert (ran.code, len(waited)) == (0, 3), ran.err
+    assert ran.err.count("The snapshots for job train are being written.") == 1
+    assert ran.err.count("data@1 is being taken.") == 1
+    looks = len(server.requests("GET", "volumes"))
+    server.on("GET", "volumes", page(due), page(due), page(done))
+    server.on("GET", "snapshots", page(ready))
+    assert yard("snapshot", "list", "--volume", "data").err.count("are being written") == 1
+    assert len(server.requests("GET", "volumes")) == looks + 3
+    server.on("GET", "volumes", page(due))
+    server.on("GET", "snapshots", page())
+    ran = yard("snapshot", "restore", "data@2", "--to", "back")
+    assert (ran.code, "no snapshot 'data@2'" in ran.err) == (3, True)

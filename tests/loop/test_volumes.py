@@ -8,10 +8,13 @@ from django.utils import timezone
 
 from controlplane.models import Command, Project
 from controlplane.scheduling.reasons import describe
+from datasets.actions.snapshot_events import snapshot_on_events
+from datasets.actions.snapshots import snapshot_waits, take_snapshot
 from datasets.actions.volume_care import measure_volumes
 from datasets.actions.volumes import set_access_mode
-from datasets.models import KnownStorageClass, Volume
-from datasets.queries.volumes import running_jobs, volume_waits
+from datasets.models import KnownStorageClass, Snapshot, Volume
+from datasets.queries.volume_waits import volume_waits
+from datasets.queries.volumes import running_jobs
 from jobs.actions import stop_job
 from jobs.queries import job_detail
 from jobs.scaling import scale_job
@@ -116,6 +119,89 @@ def test_a_preempted_job_gets_its_volume_back_when_its_pods_are_gone(plant):
     plant.in_seconds(5)
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("running", 2)
+
+
+def succeed(plant, job):
+    job.refresh_from_db()
+    plant.engine.finish(f"{job.pk}-{job.attempt}-0")
+    plant.settle()
+
+
+def write_snapshots():
+    """Do the loop's step that writes snapshots of events. Return the commands that take them, due in an hour."""
+    snapshot_on_events()
+    taking = Command.objects.unfinished().filter(kind="datasets.take_snapshot")
+    taking.update(not_before=timezone.now() + timedelta(hours=1))
+    return taking
+
+
+def two_jobs_of_a_volume(plant, *events: str):
+    """Two jobs of a volume for one job; the first has written and asks for snapshots on `events`, the second waits."""
+    project = make_project()
+    volume = make_volume(project)
+    first = make_job(project, "first", volumes=[mounted()], snapshot_on=list(events))
+    second = make_job(project, "second", volumes=[mounted()])
+    plant.settle()
+    write(volume, {"model": "of first"})
+    return volume, first, second
+
+
+def test_the_next_job_of_a_volume_starts_when_the_last_snapshot_of_the_job_before_is_taken(plant):
+    volume, first, second = two_jobs_of_a_volume(plant, "success")
+    succeed(plant, first)
+    assert plant.states() == {"first": "succeeded", "second": "queued"}, "its snapshot is not written yet"
+    code, message = reason(second)
+    assert (code, message) == (
+        "waiting_for_volume",
+        (
+            "The volume data is for one job at a time, and its snapshot for job first is not taken yet. It starts when"
+            " that is ready or has failed."
+        ),
+    )
+    taking = write_snapshots()
+    plant.settle()
+    assert plant.states()["second"] == "queued", "its snapshot is pending"
+    taking.update(not_before=timezone.now())
+    work()
+    plant.settle()
+    assert plant.states()["second"] == "running"
+    [taken] = Snapshot.objects.all()
+    assert (taken.causes, taken.consistency, taken.volume) == (["success"], "idle", volume)
+
+
+def test_a_snapshot_in_trouble_or_of_a_request_keeps_no_job_from_its_volume(plant):
+    volume, first, _ = two_jobs_of_a_volume(plant, "success")
+    take_snapshot(volume, actor=SYSTEM)
+    succeed(plant, first)
+    write_snapshots()
+    plant.settle()
+    assert plant.states()["second"] == "queued"
+    snapshot_waits(str(Snapshot.objects.get(job=first, mark="success").pk), "disk_full", "The disk is full.")
+    plant.settle()
+    assert plant.states()["second"] == "running"
+
+
+def test_a_job_without_events_leaves_its_volume_at_once(plant):
+    _, first, _ = two_jobs_of_a_volume(plant)
+    succeed(plant, first)
+    assert plant.states() == {"first": "succeeded", "second": "running"}
+
+
+def test_a_preempted_job_has_its_snapshot_before_another_job_writes(plant):
+    mine, other = make_project("team-a", quota=0), make_project("team-b", quota=16)
+    make_volume(mine)
+    asked = make_job(mine, gpus=8, volumes=[mounted()], snapshot_on=["preempt"])
+    plant.settle()
+    make_job(mine, "small", gpus=0, volumes=[mounted()])
+    for number in range(2):
+        make_job(other, f"urgent{number}", gpus=8)
+    plant.in_seconds(15)
+    assert (plant.states()["job"], plant.states()["small"]) == ("queued", "queued")
+    snapshot_on_events()
+    work()
+    plant.settle()
+    assert [one.causes for one in asked.snapshots.all()] == [["preempt"]]
+    assert (plant.states()["job"], plant.states()["small"]) == ("queued", "running")
 
 
 def test_what_a_job_wrote_is_measured_while_it_runs_and_after_its_end(plant):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 from controlplane.cli import formats
@@ -12,8 +13,11 @@ from controlplane.cli.errors import NOT_FOUND, CliError
 from controlplane.cli.lookup import project_rows
 from controlplane.cli.parsing import Parser, given
 from controlplane.cli.session import Session
+from controlplane.cli.sse import patiently
 from controlplane.cli.tables import AGE, ID, STATE, Column, Row
 
+# How long to wait until the snapshots for a job that has just ended are written, and between two looks.
+WRITTEN_SECONDS, LOOK_SECONDS = 30.0, 0.5
 _MEASURES = ("epoch", "step", "accuracy", "loss")
 
 
@@ -67,7 +71,10 @@ def list_arguments(parser: Parser) -> None:
 
 
 def list_(args: Namespace, session: Session) -> None:
-    """List the snapshots of the project, or of one volume or job, newest first."""
+    """List the snapshots of the project, or of one volume or job, newest first. Those of a volume are listed once the
+    snapshots for a job that has just ended are written."""
+    if args.volume:
+        _await_written(session, args.volume)
     page = project_rows(session, "snapshots", given({"volume": args.volume, "job": args.job}))
     if args.volume and not page["results"]:
         # Raises CliError if there is no such volume. A deleted one may have snapshots.
@@ -85,8 +92,11 @@ def restore_arguments(parser: Parser) -> None:
 
 def restore(args: Namespace, session: Session) -> None:
     """Create a volume with a snapshot's content. The snapshot and the volume that it was taken of stay unchanged. With
-    --wait, wait until the new volume is ready."""
+    --wait, wait until the snapshot and then the new volume are ready."""
     snapshot = find_snapshot(session, args.snapshot)
+    if args.wait and snapshot["status"]["state"] == "pending":
+        session.output.say(f"{snapshot['name']} is being taken. Waiting; it continues by itself.")
+        snapshot = wait_ready(session, f"snapshots/{snapshot['id']}", args.timeout)
     body = {"name": args.to, **given({"access_mode": args.access_mode})}
     volume = session.client.post(f"snapshots/{snapshot['id']}/restore", body)
     like = f"--like {snapshot['job']} " if snapshot["job"] else "... "
@@ -107,13 +117,34 @@ def delete(args: Namespace, session: Session) -> None:
 
 
 def find_snapshot(session: Session, name: str) -> Row:
-    """Return the project's snapshot that `name` (VOLUME@NUMBER) means. Raise CliError (3) if there is none or `name`
-    has another form."""
+    """Return the project's snapshot that `name` (VOLUME@NUMBER) means; wait for one that a job which has just ended
+    asked for. Raise CliError (3) if there is none or `name` has another form."""
     volume, _, number = name.rpartition("@")
     query: dict[str, Any] = {"project": session.project, "volume": volume, "number": number, "limit": 1}
-    rows: list[Row] = session.get("snapshots", **query)["results"] if volume and number.isdecimal() else []
+    is_name = volume and number.isdecimal()
+    rows: list[Row] = session.get("snapshots", **query)["results"] if is_name else []
+    if is_name and not rows and _await_written(session, volume):
+        rows = session.get("snapshots", **query)["results"]
     if not rows:
         raise CliError(
             f"there is no snapshot {name!r} in {session.project}", NOT_FOUND, "see: yard snapshot list"
         )
     return rows[0]
+
+
+def _await_written(session: Session, volume: str) -> bool:
+    """Wait until the snapshots of the volume (by name) for a job that has just ended are written, at most
+    WRITTEN_SECONDS. Return whether there was something to wait for."""
+    waited = 0.0
+    while waited < WRITTEN_SECONDS:
+        look = partial(session.get, "volumes", project=session.project, name=volume, limit=1)
+        job = next((row.get("snapshots_due_for") for row in patiently(look, session.pause)["results"]), None)
+        if not job:
+            break
+        if not waited:
+            session.output.say(
+                f"The snapshots for job {job} are being written. Waiting; it continues by itself."
+            )
+        session.pause(LOOK_SECONDS)
+        waited += LOOK_SECONDS
+    return waited > 0

@@ -17,7 +17,7 @@ from datasets.actions.volumes import CHECK, create_volume, delete_volume
 from datasets.cache_commands import CHECK_LOCATION
 from datasets.claim_watching import CHECKED_EVERY, check_claims
 from datasets.models import Cache, CacheLocation, Volume
-from datasets.queries.volumes import waiting_jobs
+from datasets.queries.volume_waits import waiting_jobs
 from datasets.storage.claims import (
     CACHE_CLAIM,
     CLAIM_BEING_DELETED,

@@ -276,9 +276,12 @@ def test_a_volume_is_not_deleted_while_a_snapshot_of_it_is_taken(api, cast, volu
 
 def test_a_volume_is_not_deleted_before_the_snapshot_of_an_ended_job_is_written(api, cast, volume):
     watched_job(cast, "success")
-    Job.objects.update(state="succeeded")
+    assert api("vera").get(f"volumes/{volume.pk}").body["snapshots_due_for"] is None
+    Job.objects.update(state="succeeded", finished_at=timezone.now())
     assert api("ana").delete(f"volumes/{volume.pk}").code == "volume_in_use"
+    assert api("vera").get("volumes").body["results"][0]["snapshots_due_for"] == "train1"
     assert taken() == [("success", "success")]
+    assert api("vera").get(f"volumes/{volume.pk}").body["snapshots_due_for"] is None
     work()
     assert api("ana").delete(f"volumes/{volume.pk}").status == 200
 
