@@ -183,6 +183,26 @@ def test_a_sync_names_the_versions_that_the_directory_never_was(server, yard, tm
     assert words.format(5, 9, "versions 6 to 8") in synced(8)
 
 
+@pytest.mark.parametrize(
+    ("changed", "removed", "lost"), [(1, 2, "3 of its files"), (0, 1, "1 of its files"), (0, 0, "")]
+)
+def test_the_first_sync_of_a_directory_says_what_the_newest_version_loses(
+    server, yard, tmp_path, changed, removed, lost
+):
+    """As after `parent_moved`, when another directory was synced first."""
+    dataset = {"id": "d1", "name": "xray", "project": "team-a", "latest": 4, "latest_id": "v4"}
+    version = {"id": "v4", "manifest": "ab" * 32, "files": 0, "size_bytes": 0, "number": 4}
+    changes = {"files_added": 1, "files_changed": changed, "files_removed": removed}
+    server.on("GET", "datasets", {"results": [dataset]})
+    server.on("GET", "versions/v4", version)
+    server.on("PUT", "datasets/d1/content/manifests", {"manifest": make_manifest([]).hash, "lacking": 0})
+    server.on("POST", "datasets/d1/versions", version | changes | {"number": 5})
+    ran = yard("dataset", "sync", str(tmp_path), "--name", "xray")
+    words = f"this directory was never at version 4: xray@5 replaces or lacks {lost}"
+    assert (words in ran.err) is bool(lost), ran.err
+    assert ("yard dataset diff xray 4 5 -p team-a" in ran.err) is bool(lost)
+
+
 def test_a_directory_keeps_its_dataset_when_another_is_made_without_naming_it(
     server, yard, tmp_path, monkeypatch
 ):

@@ -170,16 +170,25 @@ def sync(args: Namespace, session: Session) -> None:
 
 def _name_unseen(session: Session, dataset: Row, version: Row, seen: int) -> None:
     """Print which versions the new one undoes because the directory, last at version `seen`, was never synced to or
-    cloned from them. Print nothing if `seen` is 0, not known."""
-    newest, name = dataset["latest"], dataset["name"]
-    if not 0 < seen < newest < version["number"]:
+    cloned from them; if `seen` is 0, not known, how many files of the newest one it replaces or lacks."""
+    newest, name, number = dataset["latest"], dataset["name"], version["number"]
+    if not seen < newest < number:
         return
-    which = f"version {newest}" if newest == seen + 1 else f"versions {seen + 1} to {newest}"
-    session.output.say(
-        f"this directory was last at version {seen}: {name}@{version['number']} undoes what {which} changed, except"
-        " where the directory has it too"
-    )
-    session.output.say(f"  see: yard dataset diff {name} {seen} {newest} -p {dataset['project']}")
+    if seen:
+        which = f"version {newest}" if newest == seen + 1 else f"versions {seen + 1} to {newest}"
+        words = (
+            f"this directory was last at version {seen}: {name}@{number} undoes what {which} changed, except where"
+            " the directory has it too"
+        )
+        shown = f"{seen} {newest}"
+    else:
+        lost = version["files_changed"] + version["files_removed"]
+        if not lost:
+            return
+        words = f"this directory was never at version {newest}: {name}@{number} replaces or lacks {lost:,} of its files"
+        shown = f"{newest} {number}"
+    session.output.say(words)
+    session.output.say(f"  see: yard dataset diff {name} {shown} -p {dataset['project']}")
 
 
 def _send(
