@@ -108,7 +108,14 @@ BLACK = """() => [...document.querySelectorAll("svg rect, svg path, svg line")]
 ASIDE = """() => [...document.querySelectorAll(".list")].map((table) => [table, table.closest(".table-wrap")])
   .filter(([, wrap]) => wrap && wrap.scrollWidth > wrap.clientWidth + 1)
   .map(([table]) => `scrolls sideways: ${table.outerHTML.slice(0, 120)}`)"""
+# A column is as wide as the words in it.
+SQUEEZED = """() => [...document.querySelectorAll("td")].filter((cell) => cell.checkVisibility()).map((cell) => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  return [cell, range.getBoundingClientRect()];
+}).filter(([, { width, height }]) => height > 90 && width < 80)
+  .map(([cell, { width }]) => `squeezed into ${width.toFixed(0)} px: ${cell.outerHTML.slice(0, 120)}`)"""
 REPEATED = """() => [...document.querySelectorAll("[id]")].map((node) => node.id)
   .filter((id, at, all) => all.indexOf(id) !== at).map((id) => `repeated id: ${id}`)"""
 
-EVERYWHERE = (SPILL, HEADINGS, EDGES, TOUCHING, CROOKED, STRETCHED, BLACK, REPEATED)
+EVERYWHERE = (SPILL, HEADINGS, EDGES, TOUCHING, CROOKED, STRETCHED, BLACK, SQUEEZED, REPEATED)
