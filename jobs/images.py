@@ -10,7 +10,6 @@ from django.db.models import QuerySet
 from controlplane.config.images import ADDED, BUILT_IN, Catalogue, load_catalogue
 from controlplane.engines.kinds import engine_kind, engine_kinds
 from controlplane.models import Project
-from jobs.kinds.registry import KINDS
 from jobs.lifecycle import SUCCEEDED
 from jobs.models import Job
 
@@ -41,8 +40,7 @@ def known_images(jobs: QuerySet[Job]) -> list[str]:
 
 
 def image_notice(project: Project, spec: Mapping[str, Any]) -> str | None:
-    """Return a warning if the job's image is unknown and its command will run without it, or if it serves a port that
-    the job does not declare, else None."""
+    """Return a warning if the job's image is unknown and its command will run without it, else None."""
     return image_notices(project, [spec])[0]
 
 
@@ -56,19 +54,14 @@ def image_notices(project: Project, specs: Sequence[Mapping[str, Any]]) -> list[
 
 
 def _needs_catalogue(spec: Mapping[str, Any]) -> bool:
-    # Of the jobs without a command, only those that a user works in serve ports.
-    is_worked_in = KINDS[spec["kind"]].has_interactive_limits
-    return bool(spec.get("image") and (spec.get("command") or (is_worked_in and not spec.get("ports"))))
+    return bool(spec.get("image") and spec.get("command"))
 
 
 def _notice(spec: Mapping[str, Any], catalogue: Catalogue, cluster: str) -> str | None:
     name = str(spec["image"])
-    image = catalogue.find(name)
-    if image is None and spec.get("command"):
-        return (
-            f"{name} is not in the image catalogue, and {cluster} runs no containers: the command runs with that"
-            " machine's own programs."
-        )
-    if image is None or image.port is None or spec.get("command") or spec.get("ports"):
+    if catalogue.find(name) is not None:
         return None
-    return f"{name} serves a port, and the job declares none: declare {image.port} (--port {image.port})."
+    return (
+        f"{name} is not in the image catalogue, and {cluster} runs no containers: the command runs with that"
+        " machine's own programs."
+    )

@@ -364,9 +364,11 @@ def test_the_further_fields_of_a_copied_job_are_open_only_if_one_is_unusual(yard
     assert '<details class="more" open>' in client.get(f"/new/job?clone={urgent.pk}").content.decode()
 
 
-def test_an_image_that_serves_a_port_is_submitted_with_one(yard: Yard, visit: Visit):
-    filled = FORM | {"kind": "interactive", "image": "jupyter", "command": ""}
-    client = visit(yard.cast.ana)
-    assert "declare 8888" in client.post("/new/job/preview.json", filled).json()["hint"]
-    filled |= {"ports": "8888"}
-    assert "declare 8888" not in client.post("/new/job/preview.json", filled).json()["hint"]
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [({}, [8888]), ({"ports": "9000"}, [9000]), ({"command": "sleep 9"}, []), ({"image": "ubuntu"}, [])],
+)
+def test_an_image_that_serves_a_port_is_submitted_with_one(yard: Yard, visit: Visit, fields, expected):
+    filled = FORM | {"kind": "interactive", "image": "jupyter", "command": ""} | fields
+    visit(yard.cast.ana).post("/new/job", filled)
+    assert [one["port"] for one in Job.objects.get(name=FORM["name"]).spec["ports"]] == expected
