@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from controlplane.commands.errors import CommandRefused
@@ -23,7 +24,7 @@ from datasets.long_work import DATA, Removal, budget_of, refusals
 from datasets.models import Snapshot, Volume
 from datasets.models.volumes import DELETING, READY
 from datasets.pod_quiesce import PodPause, quiesced_by_pod
-from datasets.queries.volumes import claims_volumes, writing_jobs, writing_pods
+from datasets.queries.volumes import claims_volumes, later_writers, writing_jobs, writing_pods
 from datasets.storage.claims import NOT_DELETED
 from datasets.storage.quiesce import LONGEST_PAUSE_SECONDS, Pause, quiesced
 from datasets.storage.volume_files import VolumeFiles
@@ -88,7 +89,7 @@ class TakeSnapshot(CommandHandler):
             # cluster for may have been cut while programs wrote, unless that try saw it.
             is_written = writers or writing_jobs(snapshot.volume)
             seen = snapshot.consistency if is_asked_again else ""
-            return taken, seen or (CRASH if is_written else IDLE)
+            return _with_later_writers(taken, snapshot), seen or (CRASH if is_written else IDLE)
         with _paused(snapshot.volume, storage, key, writers, run) as pause:
             settle = _Settling(snapshot, pause, writers, run)
             if is_claim:
@@ -144,6 +145,16 @@ class RemoveSnapshot(Removal):
 
     def on_done(self, command: Command, result: Any) -> None:
         snapshot_gone(command.subject_id)
+
+
+def _with_later_writers(taken: Taken, snapshot: Snapshot) -> Taken:
+    """Return `taken` with a note of the jobs that began to write to the volume after the event for which the snapshot
+    is taken, as while the disk was full: its content is also theirs."""
+    names = later_writers(snapshot) if snapshot.mark else []
+    if not names:
+        return taken
+    note = f"{', '.join(names)} began to write to {snapshot.volume_name} before this was taken."
+    return replace(taken, notes=f"{taken.notes} {note}".strip())
 
 
 @contextmanager

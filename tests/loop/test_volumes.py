@@ -170,15 +170,24 @@ def test_the_next_job_of_a_volume_starts_when_the_last_snapshot_of_the_job_befor
 
 
 def test_a_snapshot_in_trouble_or_of_a_request_keeps_no_job_from_its_volume(plant):
-    volume, first, _ = two_jobs_of_a_volume(plant, "success")
+    volume, first, second = two_jobs_of_a_volume(plant, "success")
     take_snapshot(volume, actor=SYSTEM)
     succeed(plant, first)
-    write_snapshots()
+    taking = write_snapshots()
     plant.settle()
     assert plant.states()["second"] == "queued"
     snapshot_waits(str(Snapshot.objects.get(job=first, mark="success").pk), "disk_full", "The disk is full.")
+    # The loop's time is the test's, and begins before that of the snapshot.
+    plant.tick(3600)
     plant.settle()
     assert plant.states()["second"] == "running"
+    succeed(plant, second)
+    taking.update(not_before=timezone.now())
+    work()
+    late = Snapshot.objects.get(mark="success")
+    assert (late.state, late.consistency) == ("ready", "idle")
+    assert late.message == "second began to write to data before this was taken."
+    assert Snapshot.objects.get(mark="").message == "", "a request has no such moment"
 
 
 def test_a_job_without_events_leaves_its_volume_at_once(plant):
