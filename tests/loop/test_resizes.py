@@ -411,6 +411,18 @@ def test_a_member_that_became_silent_keeps_its_address(plant, caplog):
     assert not caplog.records
 
 
+def test_a_generation_that_is_replaced_before_all_have_entered_it_has_no_counts(plant):
+    program = started(plant, workers=3)
+    plant.engine.finish(f"{program.job.pk}-1-2", 137)
+    plant.tick()
+    write_status(plant, program.job, 0, status(state="broken", generation=2, is_stuck=True))
+    plant.tick()
+    program.settle()
+    found = Generation.objects.order_by("number").values_list("cause", "lost_steps", "repeated_steps")
+    assert list(found) == [("start", 0, 0), ("loss", None, None), ("reform", 0, 0)]
+    assert Generation.objects.filter(switched_at=None).get().cause == "loss"
+
+
 def test_a_job_whose_membership_cannot_be_kept_does_not_stop_the_others(plant, caplog, monkeypatch):
     program = started(plant)
     broken = make_job(program.job.project, "broken", kind="elastic", workers=2, max_workers=2)
