@@ -8,6 +8,7 @@ import { LogLines } from "./loglines.js";
 import { isLeavingPage, refreshRegions } from "./regions.js";
 
 const EVENTS_PAUSE = 300; // milliseconds in which events gather before they are fetched
+const EVENTS_MOST = 20_000; // milliseconds that lines wait for the events before them
 
 export class LogSource {
   /** `changed()` is called when there is something new to draw, `began(attempt)` when an attempt begins. */
@@ -37,10 +38,13 @@ export class LogSource {
     return newest?.attempt === this.latest && !newest.complete ? newest : null;
   }
 
+  // An event is drawn between lines. Lines that come while one is fetched wait for it: it would push them down.
+  get isAwaitingEvents() { return Date.now() < (this.awaitsUntil ?? 0); }
+
   /** Ask the store for what came after the last line. One call at a time; a second has the first read once more. */
   async catchUp() {
     this.isUnread = true;
-    if (this.isReading) return;
+    if (this.isReading || this.isAwaitingEvents) return;
     this.isReading = true;
     try {
       for (let section; this.isUnread && (section = this.growing);) {
@@ -80,7 +84,14 @@ export class LogSource {
   #moved(state, frame) {
     const attempt = Object.values(state.job ?? {})[0]?.status.attempt ?? 0;
     if (!frame?.upserts?.events && attempt <= this.latest) return;
-    this.pending ??= setTimeout(() => { this.pending = null; this.#index(); }, EVENTS_PAUSE);
+    this.awaitsUntil ??= Date.now() + EVENTS_MOST;
+    this.pending ??= setTimeout(async () => {
+      this.pending = null;
+      await this.#index();
+      if (this.pending) return;
+      this.awaitsUntil = null;
+      if (this.isUnread) this.catchUp();
+    }, EVENTS_PAUSE);
   }
 
   // the feed keeps one gap a line, the store all of them in order
@@ -89,6 +100,7 @@ export class LogSource {
     if (attempt > this.latest) { this.#moved({}, { upserts: { events: {} } }); return; }
     const section = this.growing;
     if (!section) return;
+    if (this.isAwaitingEvents) { this.isUnread = true; return; }
     const wasSilent = !section.last;
     const hasHole = section.add(Object.values(news.lines ?? {}));
     this.#spoke(section, wasSilent);

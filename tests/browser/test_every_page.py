@@ -177,6 +177,22 @@ def test_nothing_is_found_on_the_page_of_the_first_admin(pages: Pages, errors: d
     page.unroute_all()
 
 
+@pytest.mark.parametrize(
+    "address", ["/jobs", "/nodes", "/projects", "/volumes", "/datasets", "/cache-locations", "/clusters", "/audit"]
+)
+def test_lists_fit_every_width_between_a_tablet_and_a_desktop(
+    pages: Pages, filled: dict[str, str], address: str
+):
+    page = pages["root"].page
+    opened(pages["root"], address)
+    for width in (900, 901, 940, 941, 1024, 1200, 1201, 1380, 1381, 1440):
+        page.set_viewport_size({"width": width, "height": LOW})
+        assert [f"{width}: {found}" for check in (SPILL, ASIDE) for found in page.evaluate(check)] == []
+        asides = page.locator(".list td.aside")
+        shown = asides.evaluate_all("all => all.filter((one) => one.checkVisibility()).length")
+        assert shown == (asides.count() if width > 900 else 0), width
+
+
 def test_no_style_sheet_locks_the_orientation(pages: Pages, filled: dict[str, str]):
     watched = pages["root"]
     for address in WITH_ALL_SHEETS:

@@ -62,6 +62,30 @@ def test_nothing_jumps_while_a_job_waits_starts_runs_logs_and_ends(yard: Yard, o
     assert [(page.viewport_size, shifts(page)) for page in pages if shift(page) > MOST_SHIFT] == []
 
 
+def test_what_happened_pushes_no_line_down_that_is_shown_already(yard: Yard, open_as: Open):
+    blocker = yard.submit("before-the-lines", gpus=8, workers=2)
+    yard.wait_for(blocker, "running")
+    job = yard.submit("with-lines", f"{WORK}; sleep 300", gpus=8)
+    watched, held, is_held = open_as("ana", "/healthz", viewport=SIZES[0]), list[Route](), True
+    page = watched.page
+    page.add_init_script(f"({WATCH_SHIFTS})()")
+    watched.go(f"/jobs/{job}/logs")
+    watched.is_live()
+    page.locator(".log-line").get_by_text("Submitted by").wait_for()
+    page.route("**/log-index.json*", lambda route: held.append(route) if is_held else route.continue_())
+    yard.call("POST", f"/jobs/{blocker}/stop")
+    wait_until(lambda: len(yard.call("GET", f"/jobs/{job}/logs")["lines"]) > 3, 60, "some lines")
+    wait_until(lambda: held or page.wait_for_timeout(50), what="the request for what happened")
+    is_held = False
+    for route in held:
+        route.continue_()
+    page.locator(".log-line").get_by_text("step 8/8").wait_for()
+    lines = page.locator(".log-line .text").all_inner_texts()
+    assert [text.partition(" ")[0] for text in lines[:4]] == ["Submitted", "Scheduled", "Running.", "loading"]
+    moved = [sources for _value, sources in shifts(page)]
+    assert "log-line" not in [name for sources in moved for name in sources]
+
+
 def test_why_a_job_waits_is_shown_whole(yard: Yard, open_as: Open):
     yard.wait_for(yard.submit("before-it", gpus=8, workers=2), "running")
     job = yard.submit("waits-for-all", gpus=8, workers=2, ports=[{"port": 8888}])

@@ -16,7 +16,7 @@ STATIC = Path(settings.BASE_DIR, "static")
 TEMPLATES = [Path(settings.BASE_DIR, app, "templates") for app in ("dashboards", "datasets")]
 # Those of every page, and those that draw charts.
 OVERVIEW = {
-    *("css/tokens.css", "css/base.css", "css/layout.css", "css/components.css", "css/charts.css"),
+    *(f"css/{name}.css" for name in ("tokens", "base", "layout", "components", "lines", "charts")),
     *("js/theme.js", "js/app.js", "js/live-charts.js"),
     *(
         f"js/{name}.js"
