@@ -1,6 +1,6 @@
 // What every page runs: the theme switch, menus, keyboard, palette, tables, ticking times, confirmations, copying.
 
-import { $, $$, say, toast } from "./dom.js";
+import { $, $$, say, speak, toast } from "./dom.js";
 import { absolute, learnClock, localise, tick } from "./format.js";
 import { feed } from "./live.js";
 import "./ask.js";
@@ -11,6 +11,8 @@ import "./hover.js";
 import "./regions.js";
 import { tables } from "./table.js";
 
+const SPEAK_AFTER = 500; // milliseconds
+
 learnClock(document.documentElement.dataset.now);
 for (const node of $$("[data-since]")) node.title = absolute(node.dateTime);
 localise();
@@ -19,6 +21,11 @@ feed().open();
 navCounts();
 tables();
 keys(openPalette);
+
+// What a form has done is on the page from the start. Screen readers speak a live region only when it changes, once they
+// have read the page.
+const done = $$("[data-spoken]").map((message) => message.textContent.trim()).join(" ");
+if (done) addEventListener("load", () => setTimeout(() => speak(done), SPEAK_AFTER));
 
 for (const button of $$("[data-palette]")) button.addEventListener("click", openPalette);
 for (const button of $$("[data-theme-choice]", $(".topbar") ?? document.body)) {

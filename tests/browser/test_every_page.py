@@ -178,7 +178,8 @@ def test_nothing_is_found_on_the_page_of_the_first_admin(pages: Pages, errors: d
 
 
 @pytest.mark.parametrize(
-    "address", ["/jobs", "/nodes", "/projects", "/volumes", "/datasets", "/cache-locations", "/clusters", "/audit"]
+    "address",
+    ["/jobs", "/nodes", "/projects", "/volumes", "/datasets", "/cache-locations", "/clusters", "/audit"],
 )
 def test_lists_fit_every_width_between_a_tablet_and_a_desktop(
     pages: Pages, filled: dict[str, str], address: str

@@ -165,7 +165,9 @@ def test_a_role_is_set_as_soon_as_it_is_chosen(yard: Yard, open_as: Open):
     for role in ("member", "viewer"):
         with page.expect_navigation():  # the form is sent, and the page comes back with what is true now
             page.select_option("select[aria-label='Role of vera']", role)
-        page.get_by_text(f"vera is {role} now.").wait_for()
+        page.locator("main").get_by_text(f"vera is {role} now.").wait_for()
+        # A screen reader speaks what changes after the page was loaded.
+        page.locator("#spoken").get_by_text(f"vera is {role} now.").wait_for(state="attached")
         assert {"user": "vera", "role": role} in yard.call("GET", "/projects/team-a")["members"]
 
 
@@ -180,7 +182,7 @@ def test_a_token_made_by_hand_works_and_is_shown_once(yard: Yard, open_as: Open)
     page.click("a[aria-label='Revoke by hand']")
     page.get_by_role("dialog").get_by_text("It was never used.").wait_for()
     page.click("button:text('Revoke the token')")
-    page.get_by_text("The token is revoked").wait_for()
+    page.locator("main").get_by_text("The token is revoked").wait_for()
 
 
 def test_hovering_a_project_dims_the_others(yard: Yard, open_as: Open):

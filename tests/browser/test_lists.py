@@ -123,7 +123,7 @@ def test_selected_jobs_are_stopped_after_one_question(yard: Yard, open_as: Open)
     assert page.is_checked("[aria-label='Select alpha']")
     page.click("button:text('Stop…')")
     dialog.get_by_role("button", name="Stop 2 jobs").click()
-    page.get_by_text("2 jobs are stopping.").wait_for()
+    page.locator("main").get_by_text("2 jobs are stopping.").wait_for()
     assert page.url.endswith("/jobs?state=unfinished")
     for name in ("alpha", "beta"):
         yard.wait_for(jobs[name], "stopped")
@@ -137,7 +137,7 @@ def test_removing_a_member_and_revoking_ask_in_a_dialog(yard: Yard, open_as: Ope
     wait_until(lambda: page.evaluate(option) == "dora-the-temporary", what="the suggested name")
     page.fill("[data-suggest]", "dora-the-temporary")
     page.click("button:text('Add')")
-    page.get_by_text("dora-the-temporary is member now.").wait_for()
+    page.locator("main").get_by_text("dora-the-temporary is member now.").wait_for()
     page.click("[aria-label='Remove dora-the-temporary']")
     dialog = page.get_by_role("dialog")
     dialog.get_by_text("Remove dora-the-temporary from team-a?").wait_for()
@@ -147,7 +147,7 @@ def test_removing_a_member_and_revoking_ask_in_a_dialog(yard: Yard, open_as: Ope
     assert page.locator("a:text-is('dora-the-temporary')").count() == 1
     page.click("[aria-label='Remove dora-the-temporary']")
     dialog.get_by_role("button", name="Remove dora-the-temporary").click()
-    page.get_by_text("is no longer a member.").wait_for()
+    page.locator("main").get_by_text("is no longer a member.").wait_for()
     assert page.locator("a:text-is('dora-the-temporary')").count() == 0
 
 
