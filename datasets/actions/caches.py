@@ -111,7 +111,7 @@ def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
     """Start to remove a cache, or cancel its fill, and return it; does nothing if it is being removed. Raises Conflict
     while an unfinished job needs it, NotVisible if it is gone."""
     with transaction.atomic():
-        if not evict([cache.pk]):
+        if not evict([cache.pk], with_pinned=True):
             reread(cache)
             uses = uses_of([cache.version]).filter(is_used_at(cache.location))
             if cache.state != Cache.EVICTING and uses.exists():
@@ -124,14 +124,16 @@ def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
     return cache
 
 
-def evict(keys: Iterable[Any]) -> list[Cache]:
+def evict(keys: Iterable[Any], *, with_pinned: bool = False) -> list[Cache]:
     """Start the removal of the caches with the ids `keys`, except those that unfinished jobs need or that are
-    being removed. Return those whose removal was started. Needs an open transaction."""
+    being removed, and pinned ones unless `with_pinned`. Return those whose removal was started. Needs an open
+    transaction."""
     evicted = []
     # Sorted, so that two concurrent evictions lock rows in the same order.
     for key in sorted(keys):
         rows = Cache.objects.filter(~Exists(_wanting()), pk=key).exclude(state=Cache.EVICTING)
-        # One UPDATE with the condition: if a job is submitted concurrently, its cache stays.
+        rows = rows if with_pinned else rows.filter(is_pinned=False)
+        # One UPDATE with the conditions: if a job is submitted or the cache pinned concurrently, it stays.
         if not rows.update(state=Cache.EVICTING, changed_at=timezone.now()):
             continue
         cache = Cache.objects.select_related("version__dataset", "location").get(pk=key)

@@ -204,6 +204,23 @@ def test_a_pinned_cache_does_not_age_and_one_for_a_job_alone_goes_soon(
     assert not Cache.objects.exists()
 
 
+def test_a_cache_that_is_pinned_while_the_old_ones_are_chosen_stays(
+    people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    cache = cache_version(xray.versions.get(number=1), location_for(Cluster.objects.get()), actor=SYSTEM)
+    work()
+
+    def pinned_meanwhile(*_: object) -> list[str]:
+        pin_cache(cache, True, actor=SYSTEM)
+        return [str(cache.pk)]
+
+    monkeypatch.setattr("datasets.actions.cache_upkeep.too_old", pinned_meanwhile)
+    keep_caches(plant.clock())
+    assert Cache.objects.get().state == Cache.READY
+    clear_cache(cache, actor=SYSTEM)
+    assert Cache.objects.get().state == Cache.EVICTING
+
+
 def test_a_cache_that_does_not_fit_takes_the_place_of_the_oldest_or_says_what_is_missing(
     people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ):
