@@ -3,6 +3,7 @@
 Bodies come through controlplane.http.upload_bridge (see datasets.api.uploads): views get them as files.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
@@ -14,21 +15,32 @@ from controlplane import fields
 from controlplane.access import NotVisible, project_for
 from controlplane.api import query
 from controlplane.api.bodies import BodyField, text_field
-from controlplane.api.json_schema import BOOLEAN, STRING, listed, ref
+from controlplane.api.json_schema import BOOLEAN, STRING, listed, record, ref
 from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.api.parsers import StrictJSONParser
+from controlplane.api.problems import Problem
 from controlplane.fields import Refused
 from controlplane.models import Project, Role
 from datasets.actions.code import begin_upload, commit_tree, receive_files
 from datasets.api.contents import BytesParser
 from datasets.api.schemas import CODE_TREE
 from datasets.code_archive import write_archive
-from datasets.code_manifest import FILES_MOST, PATH_MOST_BYTES, Entry, file_entry, link_entry
+from datasets.code_manifest import (
+    EXECUTABLE,
+    FILES_MOST,
+    LINK,
+    PATH_MOST_BYTES,
+    Entry,
+    file_entry,
+    link_entry,
+)
+from datasets.code_store import ContentCorrupt, ProjectCode
 from datasets.models import CodeTree
 from datasets.queries.code import SCHEME, code_of, digest_of, find_tree, tree_detail, tree_shape
 
 MANIFEST_MOST_BYTES = 8 << 20
+LISTED_MOST = 1000
 TAR = "application/x-tar"
 
 
@@ -123,6 +135,26 @@ class ProjectCodeTree(ApiView):
         return Answer(shown, revision=shown)
 
 
+class CodeFiles(ApiView):
+    """The files of a code tree, in the order of their paths."""
+
+    @operation(
+        "List the files of a code tree",
+        answer=record("Sorted by path.", results=listed(ref("CodeEntry")), has_more=BOOLEAN),
+        query={
+            "after": query.text("Continue after this path."),
+            "limit": query.whole(1, LISTED_MOST, "Maximum number of results.", default=100),
+        },
+    )
+    def get(self, call: Call, name: str, tree: str) -> Answer:
+        project = project_for(call.actor, name)
+        store, limit = code_of(project), call.query["limit"]
+        entries = store.entries(_tree(project, tree).digest)
+        start = bisect_right(entries, (call.query["after"] or "").encode(), key=_order)
+        shown = [_entry_shape(store, entry) for entry in entries[start : start + limit]]
+        return Answer({"results": shown, "has_more": len(entries) > start + limit})
+
+
 class CodeContent(ApiView):
     """Upload of files of a tree whose upload has begun."""
 
@@ -184,6 +216,22 @@ def archive_response(project: Project, digest: str) -> HttpResponseBase:
     body = write_archive(store.entries(digest), store.pieces)
     named = {"Content-Disposition": f'attachment; filename="code-{digest[:12]}.tar"'}
     return StreamingHttpResponse(body, content_type=TAR, headers=named)
+
+
+def _order(entry: Entry) -> bytes:
+    # As `checked` sorts them; an empty `after` is before all.
+    return entry.path.encode()
+
+
+def _entry_shape(store: ProjectCode, entry: Entry) -> dict[str, Any]:
+    if entry.kind == LINK:
+        try:
+            target = b"".join(store.pieces(entry)).decode(errors="backslashreplace")
+        except ContentCorrupt as error:
+            raise Problem(409, "content_damaged", str(error)) from error
+        return {"path": entry.path, "link": target}
+    about = {"path": entry.path, "size": entry.size, "hash": entry.sha256}
+    return about | ({"executable": True} if entry.kind == EXECUTABLE else {})
 
 
 def _upload(digest: str, missing: Mapping[str, int]) -> Answer:

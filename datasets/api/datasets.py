@@ -12,7 +12,7 @@ from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import WITH_NAMES, Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.fields import Refused
-from controlplane.models import Role
+from controlplane.models import Project, Role
 from datasets.access import dataset_for, version_for, visible_datasets
 from datasets.actions.datasets import (
     NewVersion,
@@ -58,6 +58,7 @@ NEW_DATASET = {
     "name": label_field(63, is_required=True),
     **CHANGES,
 }
+NEW_DATASET_OF = {"project": BodyField(fields.dns_label(50), STRING, is_required=True), **NEW_DATASET}
 COMMIT = {
     "manifest": BodyField(_manifest, {**STRING, "pattern": "^[0-9a-f]{64}$"}, is_required=True),
     "parent": BodyField(fields.whole(0, 1 << 31), {**INTEGER, "minimum": 0}, is_required=True),
@@ -89,6 +90,12 @@ class Datasets(ApiView):
     def get(self, call: Call) -> Answer:
         return _listed(call, visible_datasets(call.actor), DATASETS)
 
+    @operation("Create an empty dataset in a project", answer=ref("Dataset"), status=201, body=NEW_DATASET_OF)
+    def post(self, call: Call) -> Answer:
+        body = dict(call.body)
+        project = project_for(call.actor, body.pop("project"), needed=Role.MEMBER)
+        return _created(call, project, body)
+
 
 class ProjectDatasets(ApiView):
     """Datasets of one project."""
@@ -101,10 +108,7 @@ class ProjectDatasets(ApiView):
     def post(self, call: Call, name: str) -> Answer:
         # Check access before reading the body, so that a refused request costs little.
         project = project_for(call.actor, name, needed=Role.MEMBER)
-        # Sharing shows the project's data to every user, so it requires the owner role, as for a change.
-        if call.body.get("is_shared"):
-            project_for(call.actor, name, needed=Role.OWNER)
-        return _answer(call, create_dataset(project, call.body, actor=call.actor), 201)
+        return _created(call, project, call.body)
 
 
 class DatasetDetail(ApiView):
@@ -202,6 +206,13 @@ class TagDetail(ApiView):
 
 def _listed(call: Call, rows: QuerySet[Dataset], listing: Listing) -> Answer:
     return paged(call, rows, listing, fetch=dataset_rows, shape=dataset_shapes)
+
+
+def _created(call: Call, project: Project, values: dict[str, Any]) -> Answer:
+    # Sharing shows the project's data to every user, so it requires the owner role, as for a change.
+    if values.get("is_shared"):
+        project_for(call.actor, project.name, needed=Role.OWNER)
+    return _answer(call, create_dataset(project, values, actor=call.actor), 201)
 
 
 def _answer(call: Call, dataset: Dataset, status: int = 200) -> Answer:

@@ -21,6 +21,7 @@ from datasets.api import (
 urlpatterns = [
     route("projects/<str:name>/code", code.ProjectCodeTrees, "project-code"),
     route("projects/<str:name>/code/<str:tree>", code.ProjectCodeTree, "project-code-tree"),
+    route("projects/<str:name>/code/<str:tree>/files", code.CodeFiles, "code-files"),
     route("projects/<str:name>/code/<str:tree>/content", code.CodeContent, "code-content"),
     route("projects/<str:name>/code/<str:tree>/commit", code.CodeCommit, "code-commit"),
     route("projects/<str:name>/code/<str:tree>/archive", code.CodeArchive, "code-archive"),

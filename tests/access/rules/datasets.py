@@ -20,6 +20,7 @@ from tests.access.roles import (
 REST: dict[str, dict[str, Rule]] = {
     "projects/<str:name>/code": {"GET": VIEWERS_READ, "POST": MEMBERS_WRITE},
     "projects/<str:name>/code/<str:tree>": {"GET": VIEWERS_READ},
+    "projects/<str:name>/code/<str:tree>/files": {"GET": VIEWERS_READ},
     "projects/<str:name>/code-imports": {"POST": MEMBERS_WRITE},
     "projects/<str:name>/code-imports/<str:import_id>": {"GET": VIEWERS_READ},
     "projects/<str:name>/code/<str:tree>/content": {"PUT": MEMBERS_WRITE},
@@ -27,7 +28,7 @@ REST: dict[str, dict[str, Rule]] = {
     "pod-code/<str:job_id>/<str:attempt>": {"GET": BY_POD_TOKEN},
     "pod-data/<str:cache_id>": {"GET": BY_POD_TOKEN},
     "projects/<str:name>/code/<str:tree>/archive": {"GET": VIEWERS_READ},
-    "datasets": {"GET": EVERYBODY},
+    "datasets": {"GET": EVERYBODY, "POST": EVERYBODY_WRITES},
     "datasets/<str:dataset_id>": {"GET": VIEWERS_READ, "PATCH": MEMBERS_WRITE, "DELETE": OWNERS_WRITE},
     "datasets/<str:dataset_id>/versions": {"GET": VIEWERS_READ, "POST": MEMBERS_WRITE},
     "datasets/<str:dataset_id>/versions/<str:version>": {"GET": VIEWERS_READ},

@@ -263,3 +263,24 @@ def test_batches_that_name_the_same_trees_mark_them_in_one_order(cast: Cast) -> 
         use_trees(cast.project, digests)
     marked = [digest for query in captured for digest in digests if f"'{digest}'" in query["sql"]]
     assert marked == sorted(digests)
+
+
+def test_the_files_of_a_tree_are_listed_in_pages(api: AsPerson, cast: Cast):
+    files = {"train.py": TRAIN, "run.sh": b"#!/bin/sh\n", "lib/a.py": b"", "lib/b.py": b"1"}
+    tree = make_tree(cast.project, files)
+    path = f"{CODE}/{tree}/files"
+    first = api("vera").get(f"{path}?limit=3").body
+    assert ([one["path"] for one in first["results"]], first["has_more"]) == (
+        ["lib/a.py", "lib/b.py", "run.sh"],
+        True,
+    )
+    rest = api("vera").get(f"{path}?after=run.sh").body
+    [last] = rest["results"]
+    assert (last["path"], last["size"], last["hash"]) == ("train.py", len(TRAIN), sha256(TRAIN))
+    assert not rest["has_more"]
+    begun = begin(api("ben"), [*listed({"train.py": TRAIN}), {"path": "main.py", "link": "train.py"}]).body
+    assert api("ben").post(f"{CODE}/{begun['tree']}/commit", {}).status == 201
+    [link, _] = api("vera").get(f"{CODE}/{begun['tree']}/files").body["results"]
+    assert link == {"path": "main.py", "link": "train.py"}
+    assert api("chi").get(path).status == 404
+    assert api("ben").get(f"{CODE}/sha256:{'0' * 64}/files").status == 404

@@ -411,3 +411,16 @@ def test_a_deleted_dataset_is_gone_and_its_name_is_free(api, cast, dataset):
     assert api("ana").delete(f"datasets/{dataset.pk}").status == 200
     assert api("ben").post("projects/team-a/datasets", {"name": dataset.name}).status == 201
     assert api("ben").post("projects/team-a/datasets", {"name": dataset.name}).code == "name_in_use"
+
+
+def test_a_dataset_is_created_by_its_project_in_the_address_or_in_the_body(api, cast):
+    body = {"project": "team-a", "name": "scans", "description": "of chests"}
+    made = api("ben").post("datasets", body)
+    assert (made.status, made.body["project"], made.body["description"]) == (201, "team-a", "of chests")
+    assert "ETag" in made.headers
+    assert api("ben").post("projects/team-a/datasets", {"name": "scans"}).code == "name_in_use"
+    assert api("ben").post("datasets", {"name": "scans"}).pointers == ["/project"]
+    assert api("vera").post("datasets", body | {"name": "more"}).status == 403
+    assert api("chi").post("datasets", body | {"name": "more"}).status == 404
+    shared = body | {"name": "shared", "is_shared": True}
+    assert [api(name).post("datasets", shared).status for name in ("ben", "ana")] == [403, 201]
