@@ -10,6 +10,7 @@ from controlplane.models import Command, Project
 from controlplane.notation import some_of
 from datasets.actions.artifacts import KEEP, StoredArtifact, artifact_failed, artifact_ready, artifact_waits
 from datasets.ingest.engine import Progress, Synced, sync_tree
+from datasets.ingest.reasons import in_words
 from datasets.ingest.tree import Directory, SourceMissing, walk
 from datasets.ingest.worker import WorkerFailed
 from datasets.long_work import DATA, is_cancelled, refusals
@@ -92,7 +93,7 @@ def _kept(artifact: Artifact, found: Synced) -> StoredArtifact:
         words = f"{len(found.failed)} files could not be read: {names}."
         raise CommandRefused("unreadable", words, is_passing=True)
     _store(artifact.project, found.manifest)
-    left = some_of(found.skipped, lambda one: f"{shown(one.path)} ({one.reason})")
+    left = some_of(found.skipped, lambda one: f"{shown(one.path)} ({in_words(one.reason)})")
     notes = f"Left out: {left}." if left else ""
     return StoredArtifact(len(found.manifest), found.manifest.size_bytes, found.manifest.hash, notes)
 

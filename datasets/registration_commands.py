@@ -20,6 +20,7 @@ from datasets.actions.registrations import (
     registration_waits,
 )
 from datasets.ingest.engine import Progress, Synced, sync_tree
+from datasets.ingest.reasons import in_words
 from datasets.ingest.tree import SourceMissing
 from datasets.ingest.worker import SinkSpec, WorkerFailed
 from datasets.long_work import DATA, LAKE_AWAY, is_cancelled, refusals
@@ -125,4 +126,4 @@ def _sink(row: DatasetRegistration) -> SinkSpec:
 
 
 def _named(found: list[tuple[bytes, str]]) -> str:
-    return some_of(found, lambda one: f"{shown(one[0])} ({one[1]})")
+    return some_of(found, lambda one: f"{shown(one[0])} ({in_words(one[1])})")

@@ -23,6 +23,7 @@ from datasets.ingest.engine import Progress, Synced, forget_index, sync_tree
 from datasets.ingest.listing import Listing
 from datasets.ingest.nearby import machine_mark, sink_nearby
 from datasets.ingest.packs import CONTENT_MOST_BYTES, checked_contents
+from datasets.ingest.reasons import in_words
 from datasets.ingest.tree import SourceMissing
 from datasets.ingest.upload import HTTP_CODE, UploadRefused, http_sink, sink_of_server
 from datasets.ingest.worker import SinkSpec, WorkerFailed
@@ -43,12 +44,6 @@ PACK_FILES, PACK_BYTES = 1000, 32 << 20
 NAMED_MOST = 20
 # `adopt` of a sync that links (datasets.storage.files.Sharing).
 LINKS = "hard_link"
-UNREAD = {
-    "changing": "a program writes to it; wait until it has ended",
-    "gone": "it was removed during the sync",
-    "path_too_long": "its path is longer than the system can open; move it nearer to the top",
-    "unreadable": "its permissions or the disk do not let it be read",
-}
 REPORT_SECONDS = 0.2
 # Workers that wait for the same server say the same within this time.
 REPEATED_SECONDS = 10.0
@@ -189,7 +184,7 @@ def _read(
         meter.end()
     if found.failed:
         named = "\n".join(
-            f"  {os.fsdecode(path)}: {UNREAD.get(why, why)}" for path, why in found.failed[:NAMED_MOST]
+            f"  {os.fsdecode(path)}: {in_words(why)}" for path, why in found.failed[:NAMED_MOST]
         )
         more = f"\n  and {len(found.failed) - NAMED_MOST} more" if len(found.failed) > NAMED_MOST else ""
         raise CliError(

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 _NAMED = re.compile(r"(?P<project>[^/@]+/)?(?P<name>[^/@]+)(?:@(?P<version>[^/@]+)(?:/(?P<subset>[^/@]+))?)?")
 LATEST = "latest"
 SKIPPED_SHOWN = 20
-LEFT_OUT = {
-    "link_leaves_tree": "a link that leads out of the directory",
-    "not_a_file": "neither a file nor a link",
-}
 VERIFIED_AT_ONCE, VERIFIED_BYTES = 1000, 256 << 20
 
 
@@ -148,12 +144,13 @@ def sync(args: Namespace, session: Session) -> None:
     # Begun before the other imports and the requests, which then cost no time.
     with Listing(os.fsencode(Path(args.directory).resolve())) as listing:
         from controlplane.cli.dataset_sync import Binding
+        from datasets.ingest.reasons import in_words
 
         binding = Binding(session, Path(args.directory))
         dataset, newest, found = _send(args, session, listing, binding)
     for skipped in found.skipped[:SKIPPED_SHOWN]:
-        path, why = skipped.path.decode(errors="backslashreplace"), skipped.reason
-        session.output.say(f"left out {path}: {LEFT_OUT.get(why, why)}")
+        path = skipped.path.decode(errors="backslashreplace")
+        session.output.say(f"left out {path}: {in_words(skipped.reason)}")
     if len(found.skipped) > SKIPPED_SHOWN:
         session.output.say(f"left out {len(found.skipped) - SKIPPED_SHOWN:,} more")
     if found.manifest is None:

@@ -143,7 +143,7 @@ def test_names_that_are_not_utf8_are_written_in_messages(cast, tmp_path):
     os.rename(place + b"/\xff", place + b"/out/\xff")
     Artifact.objects.update(state=Artifact.WAITING)
     artifact = kept(job)
-    assert (artifact.state, artifact.message) == ("ready", "Left out: \\xff (not_a_file).")
+    assert (artifact.state, artifact.message) == ("ready", "Left out: \\xff (neither a file nor a link).")
 
 
 def test_what_is_in_the_way_of_the_lake_is_shown_and_no_fault(api, client, cast, monkeypatch):
