@@ -4,7 +4,7 @@
     packs/ab/cdef....    many small contents each
     manifests/ab/cdef... encoded manifests
     parts/               large contents that are arriving
-    staging/             files before they are renamed
+    staging/ab/          files before they are renamed
     quarantine/          contents that were found damaged
     index.sqlite         location of each content; rebuilt from the packs if missing
 
@@ -21,6 +21,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from io import FileIO
 from itertools import accumulate, islice, repeat
 from pathlib import Path
@@ -41,6 +42,7 @@ from datasets.storage.files import (
     blocked,
     changed_at,
     hard_link,
+    make_spread,
     reflink,
     renew_file,
     share_file,
@@ -405,12 +407,22 @@ class FolderLake(IndexedLake[ContentIndex]):
         return len(dead)
 
     def _collect_leftovers(self, before: float) -> None:
-        self._remove_old(("staging", "parts", "quarantine"), before)
+        shelves = [f"staging/{path.name}" for path in (self.root / "staging").iterdir() if path.is_dir()]
+        self._remove_old((*shelves, "staging", "parts", "quarantine"), before)
+
+    @cached_property
+    def _staging(self) -> str:
+        """One of 256 folders, which lie apart on the disk (see `make_spread`): files stay where they are created, which
+        then is seldom where others were removed of late, or where another process creates some."""
+        make_spread(self.root / "staging")
+        shelf = f"{self.root}/staging/{os.urandom(1).hex()}"
+        os.makedirs(shelf, exist_ok=True)
+        return shelf
 
     @contextmanager
     def _staged(self) -> Iterator[str]:
         # A str, and so are the paths of contents: a Path for each takes a tenth of a sync.
-        fresh = f"{self.root}/staging/{os.urandom(16).hex()}"
+        fresh = f"{self._staging}/{os.urandom(16).hex()}"
         try:
             yield fresh
         finally:

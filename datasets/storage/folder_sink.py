@@ -3,7 +3,7 @@ it loads nothing that only buckets need."""
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from datasets.ingest.packs import CONTENT_MOST_BYTES
@@ -12,16 +12,19 @@ from datasets.ingest.worker import Say, SinkSpec, silent
 from datasets.storage.contents import Located, Sharing
 from datasets.storage.folder import WHOLE_BYTES, FolderLake
 
-# Upper bound of what must be stored again after a process is killed.
+# Twice this is the upper bound of what must be stored again after a process is killed: so much may be written while as
+# much is flushed.
 FLUSH_BYTES = 512 << 20
+# A thread whose write has ended waits for a core; the disk has the writes of others meanwhile.
+WRITERS = 4
 
 
 class FolderSink:
     """Stores contents in a folder lake on this machine; implements datasets.ingest.reader.Sink. `adopt`: how a file
     outside the lake becomes a content. Flushes by itself after FLUSH_BYTES.
 
-    A thread writes the contents of one call while the caller reads those of the next: `put_contents` and `flush` raise
-    what the write before them raised."""
+    Threads write the contents of one call while the caller reads those of the next, and another flushes what was
+    written before: `put_contents` and `flush` raise what the write or flush before them raised."""
 
     def __init__(self, lake: FolderLake, adopt: Sharing) -> None:
         self._lake, self._adopt = lake, adopt
@@ -30,15 +33,18 @@ class FolderSink:
         self._device = os.stat(lake.root).st_dev
         self._unflushed: list[Located] = []
         self._unflushed_bytes = 0
-        self._thread = ThreadPoolExecutor(1)
-        self._writing: Future[list[Located]] | None = None
+        self._writers, self._flusher = ThreadPoolExecutor(WRITERS), ThreadPoolExecutor(1)
+        self._writing: list[Future[list[Located]]] = []
+        self._flushing: Future[None] | None = None
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
         return self._lake.keep(digests)
 
     def put_contents(self, contents: Sequence[Content]) -> None:
         self._end_write()
-        self._writing = self._thread.submit(self._lake.put_contents, contents, self._adopt)
+        self._writing = [
+            self._writers.submit(self._lake.put_contents, some, self._adopt) for some in _shares(contents)
+        ]
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
         if os.stat(path).st_dev != self._device:
@@ -48,22 +54,40 @@ class FolderSink:
 
     def flush(self) -> None:
         self._end_write()
-        self._flush()
+        self._begin_flush()
+        self._end_flush()
 
     def _end_write(self) -> None:
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            self._written(writing.result())
+        writing, self._writing = self._writing, []
+        # Also if one of them fails: the others still read memory that the caller uses again after this.
+        wait(writing)
+        for one in writing:
+            self._written(one.result())
 
-    def _flush(self) -> None:
-        self._lake.flush(self._unflushed)
+    def _begin_flush(self) -> None:
+        self._end_flush()
+        self._flushing = self._flusher.submit(self._lake.flush, self._unflushed)
         self._unflushed, self._unflushed_bytes = [], 0
+
+    def _end_flush(self) -> None:
+        flushing, self._flushing = self._flushing, None
+        if flushing is not None:
+            flushing.result()
 
     def _written(self, located: Sequence[Located]) -> None:
         self._unflushed += located
         self._unflushed_bytes += sum(one.size_bytes for one in located)
         if self._unflushed_bytes >= FLUSH_BYTES:
-            self._flush()
+            self._begin_flush()
+
+
+def _shares(contents: Sequence[Content]) -> list[list[Content]]:
+    """Return the contents that each thread writes: those of one pack together, and the large ones, which have files of
+    their own, spread over all threads."""
+    large = [one for one in contents if len(one.data) > WHOLE_BYTES]
+    shares = [[one for one in contents if len(one.data) <= WHOLE_BYTES]]
+    shares += [large[number::WRITERS] for number in range(WRITERS)]
+    return [share for share in shares if share]
 
 
 def folder_sink(root: str, adopt: str, *, say: Say = silent) -> FolderSink:

@@ -243,7 +243,7 @@ class IndexedLake(ABC, Generic[Index]):
     def _remove_old(self, folders: Iterable[str], before: float) -> None:
         for folder in folders:
             for path in (self.root / folder).iterdir():
-                if changed_at(path) <= before:
+                if not path.is_dir() and changed_at(path) <= before:
                     path.unlink(missing_ok=True)
 
     def _make_index(self, path: Path, index: type[Index]) -> None:

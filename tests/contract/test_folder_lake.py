@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count
@@ -341,41 +340,46 @@ def test_a_file_that_is_linked_again_leaves_no_second_link(source, lake):
     os.utime(file, (1, 1))
     for _ in range(2):
         lake.put_file(sha256(LARGE).digest(), os.fsencode(file), len(LARGE), 10**9, Sharing.HARD_LINK)
-    assert not list((lake.root / "staging").iterdir())
+    assert not staged_in(lake)
+
+
+def staged_in(lake: FolderLake) -> list[Path]:
+    return [path for path in (lake.root / "staging").rglob("*") if path.is_file()]
+
+
+def test_what_killed_processes_staged_is_removed(lake, tmp_path):
+    """Also by one with the layout of before, which had no folders there."""
+    left = [lake.root / "staging" / name for name in ("of-before", "5e/killed")]
+    left[1].parent.mkdir(exist_ok=True)
+    for path in left:
+        path.write_bytes(b"half a content")
+    lake.collect(list, older_than_seconds=3600)
+    assert sorted(staged_in(lake)) == sorted(left)
+    lake.collect(list, older_than_seconds=0)
+    assert staged_in(lake) == []
+    lake.put_pack(pack(b"later"))
+    assert lake.read(sha256(b"later").digest()) == b"later"
+
+
+def test_two_processes_create_files_in_folders_of_their_own(lake, monkeypatch):
+    """ext4 then puts them apart: with one of 256 names they have the same by chance."""
+    shelves, rename = set(), os.rename
+
+    def noted(source, target):
+        shelves.add(Path(source).parent)
+        rename(source, target)
+
+    monkeypatch.setattr("os.rename", noted)
+    for number in range(8):
+        other = FolderLake(lake.root)
+        other.put_pack(pack(b"%d" % number))
+        other.close()
+    assert {shelf.parent for shelf in shelves} == {lake.root / "staging"}
+    assert len(shelves) > 1
 
 
 def contents_of(*data: bytes) -> list[Content]:
     return [Content(sha256(one).digest(), one) for one in data]
-
-
-def test_files_are_read_while_earlier_ones_are_written(lake, monkeypatch):
-    sink, read, store = FolderSink(lake, Sharing.COPY), threading.Event(), lake.put_contents
-    in_time = []
-
-    def put_contents(contents, adopt):
-        in_time.append(read.wait(10))
-        return store(contents, adopt)
-
-    monkeypatch.setattr(lake, "put_contents", put_contents)
-    sink.put_contents(contents_of(b"one"))
-    read.set()
-    sink.put_contents(contents_of(b"two"))
-    sink.flush()
-    assert in_time == [True, True]
-    assert not lake.lacking([sha256(b"one").digest(), sha256(b"two").digest()])
-
-
-@pytest.mark.parametrize("follows", ["put_contents", "flush"])
-def test_an_error_of_a_write_is_raised_by_what_follows_it(lake, monkeypatch, follows):
-    sink = FolderSink(lake, Sharing.COPY)
-
-    def full(contents, adopt):
-        raise Blocked("disk_full", "The disk of this storage is full.")
-
-    monkeypatch.setattr(lake, "put_contents", full)
-    sink.put_contents(contents_of(b"one"))
-    with pytest.raises(Blocked, match="disk of this storage is full"):
-        sink.flush() if follows == "flush" else sink.put_contents(contents_of(b"two"))
 
 
 def test_a_full_disk_is_named_while_the_index_is_written(lake):
@@ -418,7 +422,7 @@ def test_a_killed_sync_loses_nothing_and_leaves_nothing(tmp_path, lake):
     manifest = synced(source, lake)
     lake.put_manifest(manifest.hash, manifest.encode())
     lake.collect(lambda: [manifest.hash], older_than_seconds=0)
-    assert not list((lake.root / "staging").iterdir())
+    assert not staged_in(lake)
     assert not lake.verify(manifest.contents()).quarantined
     assert (
         sum(path.stat().st_size for path in (lake.root / "packs").rglob("*") if path.is_file())
