@@ -1,11 +1,13 @@
 """The program of the pod that reads a claim: it prints the entries of a directory, or a file, as JSON lines.
 
 Sent as text (see claim_reader.py), so it imports nothing of ours but pod_program.py and runs on Python 3.9.
-Names are base64, because a job may give a file any name. No part of a path may be a link.
+Names are base64, because a job may give a file any name. No part of a path may be a link. A path or name that is not
+there is looked for again with its \\xNN as bytes, as datasets.queries.datasets shows those that are not UTF-8.
 """
 
 import base64
 import os
+import re
 import stat
 
 from controlplane.engines.kubernetes.pod_program import leave, say
@@ -23,7 +25,11 @@ def main() -> None:
     path = base64.b64decode(os.environ[PATH])
     limit = int(os.environ[LIMIT])
     try:
-        descriptor = opened(os.environ[ROOT], path, 0 if os.environ[IS_FILE] else os.O_DIRECTORY)
+        flags = 0 if os.environ[IS_FILE] else os.O_DIRECTORY
+        try:
+            descriptor = opened(os.environ[ROOT], path, flags)
+        except FileNotFoundError:
+            descriptor = opened(os.environ[ROOT], unescaped(path), flags)
         if os.environ[IS_FILE]:
             send(descriptor, limit)
         else:
@@ -32,6 +38,11 @@ def main() -> None:
         leave(MISSING, "There is no such path in the volume.")
     except OSError as error:
         leave(UNREADABLE, "It cannot be read: %s." % (error.strerror or error))
+
+
+def unescaped(path: bytes) -> bytes:
+    """Return the path with each \\xNN that stands for a byte that is not UTF-8 replaced by that byte."""
+    return re.sub(rb"\\x([89a-f][0-9a-f])", lambda found: bytes([int(found.group(1), 16)]), path)
 
 
 def opened(root: str, path: bytes, flags: int) -> int:
@@ -52,7 +63,9 @@ def opened(root: str, path: bytes, flags: int) -> int:
 
 def show(descriptor: int, after: bytes, limit: int) -> None:
     """Print up to `limit` entries of a directory whose names follow `after`, sorted, and whether there are more."""
-    names = sorted(name for name in map(os.fsencode, os.listdir(descriptor)) if name > after)
+    there = sorted(map(os.fsencode, os.listdir(descriptor)))
+    after = after if after in there else unescaped(after)
+    names = [name for name in there if name > after]
     for name in names[:limit]:
         try:
             found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)

@@ -74,3 +74,17 @@ def test_a_log_that_was_cut_off_is_no_listing(root: Path):
     with pytest.raises(Blocked, match="cut off"):
         _parsed(iter(lines[:-1]))
     assert b64decode(lines[0]["entry"][0]) == b"a.txt"
+
+
+def test_names_that_are_not_utf_8_are_found_as_they_are_shown(root: Path):
+    folder = os.fsencode(root) + b"/caf\xe9"
+    os.mkdir(folder)
+    for name, text in ((b"\xfe1", "one"), (b"\xfe2", "two")):
+        Path(os.fsdecode(folder + b"/" + name)).write_text(text)
+    (root / r"caf\xe8").write_text("a backslash")
+    _, lines, _ = shown(root, rb"caf\xe9", after=rb"\xfe1")
+    assert [one.name for one in _parsed(iter(lines))[0]] == [b"\xfe2"]
+    for path, content in ((rb"caf\xe9/\xfe1", b"one"), (rb"caf\xe8", b"a backslash")):
+        code, lines, _ = shown(root, path, is_file=True)
+        assert (code, _parsed(iter(lines))[1]) == (0, content)
+    assert shown(root, rb"caf\xe7", is_file=True)[0] == claim_list.MISSING
