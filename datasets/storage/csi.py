@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.clusters import quantities
+from controlplane.engines.base import NOT_PERMITTED
+from controlplane.engines.kubernetes.api_errors import blocked_by
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.remote_errors import Unreachable
@@ -155,7 +157,9 @@ class CsiVolumes(BlockSnapshots):
                 f"Its size was not changed: the storage class {name} does not allow expansion. An admin of the cluster"
                 " can set allowVolumeExpansion: true on the class if its driver supports it; then resize it again."
             )
-        return one_line(f"Its size was not changed; the cluster refused: {error.message.rstrip('.')}.")
+        refusal = blocked_by(error)
+        said = refusal.detail if refusal.code == NOT_PERMITTED else error.message
+        return one_line(f"Its size was not changed; the cluster refused: {said.rstrip('.')}.")
 
     def _take(self, snapshot: str, volume: str, budget: Budget, cut: Cut) -> int:
         claim = self._get(f"{self._claims}/{claim_name(volume)}", "The volume")
@@ -228,7 +232,7 @@ class CsiVolumes(BlockSnapshots):
         except ApiError as error:
             if error.status == 404:
                 return CLAIM_DELETED if self._has_namespace() else NAMESPACE_DELETED
-            raise Blocked("refused", one_line(str(error))) from error
+            raise blocked_by(error) from error
 
     def _has_namespace(self) -> bool:
         try:
@@ -236,7 +240,7 @@ class CsiVolumes(BlockSnapshots):
         except ApiError as error:
             if error.status == 404:
                 return False
-            raise Blocked("refused", one_line(str(error))) from error
+            raise blocked_by(error) from error
         return not found["metadata"].get("deletionTimestamp")
 
     def _make_claim(self, volume: str, origin: Raw | None, size_bytes: int, budget: Budget) -> None:
@@ -301,7 +305,7 @@ class CsiVolumes(BlockSnapshots):
                 raise Blocked(
                     "no_snapshots", f"{words} and their controller; an admin installs them.", is_passing=False
                 ) from error
-            raise Blocked("not_permitted", one_line(str(error)), is_passing=True) from error
+            raise blocked_by(error) from error
         return found
 
     def _create(self, collection: str, body: Raw) -> None:
@@ -310,19 +314,19 @@ class CsiVolumes(BlockSnapshots):
         except ApiError as error:
             # The name contains our id, so the object comes from an earlier try.
             if error.reason != "AlreadyExists":
-                raise Blocked("refused", one_line(str(error)), is_passing=False) from error
+                raise blocked_by(error, is_passing=False) from error
 
     def _delete(self, path: str) -> None:
         try:
             self._client.delete(path)
         except ApiError as error:
-            raise Blocked("refused", one_line(str(error))) from error
+            raise blocked_by(error) from error
 
     def _found(self, path: str) -> Raw | None:
         try:
             return self._client.find(path)
         except ApiError as error:
-            raise Blocked("refused", one_line(str(error))) from error
+            raise blocked_by(error) from error
 
     def _get(self, path: str, what: str) -> Raw:
         try:
@@ -330,7 +334,7 @@ class CsiVolumes(BlockSnapshots):
         except ApiError as error:
             if error.status == 404:
                 raise ContentMissing(f"{what} is not in the cluster (any more).") from error
-            raise Blocked("refused", one_line(str(error))) from error
+            raise blocked_by(error) from error
         # A finalizer may keep the object for a while, but it must not be used as a source any more.
         if found["metadata"].get("deletionTimestamp"):
             raise ContentMissing(f"{what} is being deleted in the cluster.")

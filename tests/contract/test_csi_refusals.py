@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.engines.kubernetes.data_pods import DataPod
 from controlplane.kubernetes_api.errors import ApiError
 from datasets.storage.base import Blocked
 from datasets.storage.csi import ClaimKind, CsiVolumes
@@ -30,6 +31,43 @@ def test_a_deletion_that_the_cluster_refuses_is_blocked_with_its_words(verb: str
     with pytest.raises(Blocked, match=f"Forbidden: cannot delete .*{kind}") as refused:
         getattr(storage, verb)("v1")
     assert (refused.value.code, refused.value.is_passing) == ("refused", True)
+
+
+RIGHT = (
+    'volumesnapshots.snapshot.storage.k8s.io "s" is forbidden: User "system:serviceaccount:t:y" cannot delete resource'
+    ' "volumesnapshots" in API group "snapshot.storage.k8s.io" in the namespace "yard-team-a"'
+)
+
+
+class RightlessClient:
+    """Refuses every request, as an API server does for an account without rights."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*_: Any, **__: Any) -> Any:
+            status = {"kind": "Status", "reason": "Forbidden", "message": RIGHT}
+            raise ApiError(403, json.dumps(status).encode())
+
+        return refuse
+
+
+@pytest.mark.parametrize(
+    ("call", "is_passing"),
+    [
+        (lambda storage: storage.remove("v1"), True),
+        (lambda storage: storage.remove_snapshot("s1"), True),
+        (lambda storage: storage.take("s1", "v1"), True),
+        (lambda storage: storage.provision("v1"), True),
+        (lambda storage: storage.trouble("v1"), True),
+        (lambda storage: storage._create("/x", {}), False),
+        (lambda storage: DataPod(storage._client, "ns", "pod", "reads").claim("c"), True),
+    ],
+)
+def test_a_right_that_the_account_lacks_is_named(call: Any, is_passing: bool) -> None:
+    client: Any = RightlessClient()
+    storage = CsiVolumes(client, "yard-team-a", {}, ClaimKind("slow", 1, "ReadWriteOnce"))
+    with pytest.raises(Blocked, match=r"may not delete volumesnapshots.*Grant it that verb") as refused:
+        call(storage)
+    assert (refused.value.code, refused.value.is_passing) == ("not_permitted", is_passing)
 
 
 class StubClient:
@@ -107,6 +145,13 @@ def test_a_refused_resize_is_a_sentence_that_says_what_to_do(fields: dict[str, A
         storage.resize("v1", 2)
     assert (refused.value.code, refused.value.is_passing) == ("not_resized", False)
     assert words in str(refused.value)
+
+
+def test_a_resize_without_the_right_names_it() -> None:
+    client: Any = FixedSizeClient(RIGHT, allowVolumeExpansion=True)
+    storage = CsiVolumes(client, "yard-team-a", {}, ClaimKind("slow", 1, "ReadWriteOnce"))
+    with pytest.raises(Blocked, match=r"not changed.*Trainyard's account .* may not delete volumesnapshots"):
+        storage.resize("v1", 2)
 
 
 class DeletingClient(StubClient):

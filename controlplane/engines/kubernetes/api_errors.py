@@ -1,4 +1,4 @@
-"""Translate the API server's refusals into engine errors that quote the server's message. No I/O."""
+"""Translate the API server's refusals into errors of engines and storage that quote the server's message. No I/O."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from controlplane.engines import base
 from controlplane.engines.base import EngineRefused
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.errors import ApiError, ApiFailed
+from datasets.storage.base import Blocked
 
 LONGEST_WORDS = 400
 # What a message means: its pattern, our code, our sentence with the pattern's groups, and whether a retry may succeed.
@@ -112,6 +113,15 @@ def refusal_of(error: ApiError, kind: str = "object of this kind") -> EngineRefu
     # fmt: on
     code, words, is_passing = next(row[1:] for row in rows if row[0])
     return EngineRefused(code, words, is_passing=is_passing)
+
+
+def blocked_by(error: ApiError, *, is_passing: bool = True) -> Blocked:
+    """Return the exception for a refused request about what stores data: NOT_PERMITTED with the right that Trainyard's
+    account lacks, else `refused` with the server's words. `is_passing`: whether a retry may succeed."""
+    known = refusal_of(error)
+    if known.code == base.NOT_PERMITTED:
+        return Blocked(base.NOT_PERMITTED, known.message, is_passing=is_passing)
+    return Blocked("refused", _words(str(error)), is_passing=is_passing)
 
 
 def _meaning_of(message: str, meanings: Iterable[_Meaning]) -> EngineRefused | None:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.api_errors import blocked_by
 from controlplane.engines.kubernetes.pod_scripts import last_line, without_python
 from controlplane.engines.kubernetes.reports import main_status
 from controlplane.engines.kubernetes.sanitize import line
@@ -199,7 +200,7 @@ def _refusals() -> Iterator[None]:
         yield
     except ApiError as error:
         # All but an invalid object may pass: a quota is raised, a right is granted, a new namespace becomes usable.
-        raise Blocked("refused", line(error), is_passing=error.status not in (400, 422)) from error
+        raise blocked_by(error, is_passing=error.status not in (400, 422)) from error
 
 
 def phase_of(pod: Raw) -> str:
