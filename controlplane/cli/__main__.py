@@ -187,7 +187,7 @@ def _unknown(words: list[str]) -> CliError:
 
 
 def _report(error: CliError) -> None:
-    from controlplane.cli.terminal import visible
+    from controlplane.unsafe_text import visible
 
     for line in error_lines(error):
         # A server's text may contain control sequences of terminals.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from controlplane.cli import terminal
 from controlplane.cli.errors import USAGE, CliError
+from controlplane.unsafe_text import visible
 
 if TYPE_CHECKING:
     from controlplane.cli.tables import Column, Row
@@ -76,7 +77,7 @@ class Output:
 
     def line(self, text: str) -> None:
         """Print a line to standard output, with control characters escaped."""
-        self.stream.write("\n".join(map(terminal.visible, text.split("\n"))) + "\n")
+        self.stream.write("\n".join(map(visible, text.split("\n"))) + "\n")
 
     def say(self, text: str) -> None:
         """Write a message to standard error, after all output that was printed before."""
@@ -86,9 +87,7 @@ class Output:
     def aside(self, text: str) -> None:
         """Write a message to standard error at once, also while output is still buffered. Thread-safe."""
         # In one call, so that the lines of several threads do not mix.
-        print(
-            "\n".join(map(terminal.visible, text.split("\n"))) + "\n", end="", file=self._stderr, flush=True
-        )
+        print("\n".join(map(visible, text.split("\n"))) + "\n", end="", file=self._stderr, flush=True)
 
     def status(self, text: str) -> None:
         """Show the text on standard error in place of the last one; "" removes it. Does nothing unless standard error

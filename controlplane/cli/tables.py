@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from controlplane.cli import formats
-from controlplane.cli.terminal import visible
+from controlplane.unsafe_text import visible
 
 Row = dict[str, Any]
 

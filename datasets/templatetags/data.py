@@ -7,6 +7,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_noop
 
+from controlplane.unsafe_text import visible
 from dashboards import formats
 from datasets.models import Cache
 from datasets.storage.contents import Sharing
@@ -27,6 +28,7 @@ SHARING = {
 
 
 register.filter("size", formats.size)
+register.filter("visible", visible)
 
 
 @register.simple_tag

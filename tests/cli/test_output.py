@@ -12,7 +12,8 @@ from controlplane.cli import formats, jsonpath, yaml_dump
 from controlplane.cli.errors import CliError
 from controlplane.cli.output import as_json
 from controlplane.cli.tables import Column, plain_table
-from controlplane.cli.terminal import log_line, visible
+from controlplane.cli.terminal import log_line
+from controlplane.unsafe_text import visible
 from tests.cli.conftest import job
 from tests.cli.scripted import page
 

@@ -45,6 +45,7 @@ LAYERS = {
     "controlplane.fields": "pure",
     "controlplane.http_client": "portable",
     "controlplane.notation": "pure",
+    "controlplane.unsafe_text": "pure",
     "controlplane.api.json_schema": "pure",
     "controlplane.remote_errors": "pure",
     "controlplane.kubernetes_api": "cluster client",

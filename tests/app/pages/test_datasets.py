@@ -1,5 +1,6 @@
 """Pages of datasets: what they show to whom, previews, and what their buttons do."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,16 @@ def test_a_reader_from_elsewhere_is_offered_no_command_of_members(cast: Cast, da
     page = f"/datasets/{dataset.pk}"
     assert "yard dataset cache" not in get(cast, "chi", page).content.decode()
     assert "yard dataset cache" in get(cast, "ben", page).content.decode()
+
+
+def test_names_cannot_hide_what_they_are(cast: Cast, dataset: Dataset):
+    make_version(dataset, {"\u202egnp.exe": "a", "new\nline.txt": "b", "\u202eup/x": "c"})
+    for address in ("files", "diff", "files?file=%E2%80%AEgnp.exe", "files?path=%E2%80%AEup"):
+        page = get(cast, "vera", f"/datasets/{dataset.pk}/{address}").content.decode()
+        assert "\u202e" not in re.sub(r"<[^>]*>", "", page), address
+    listed = get(cast, "vera", f"/datasets/{dataset.pk}/files").content.decode()
+    assert "&lt;202e&gt;gnp.exe" in listed
+    assert "new^Jline.txt" in listed
 
 
 def test_versions_are_compared(cast: Cast, dataset: Dataset):
