@@ -154,7 +154,7 @@ def _with_later_writers(taken: Taken, snapshot: Snapshot) -> Taken:
     if not names:
         return taken
     note = f"{', '.join(names)} began to write to {snapshot.volume_name} before this was taken."
-    return replace(taken, notes=f"{taken.notes} {note}".strip())
+    return replace(taken, notes=f"{taken.notes}. {note}" if taken.notes else note)
 
 
 @contextmanager

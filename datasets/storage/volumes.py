@@ -305,10 +305,12 @@ class FolderVolumes(VolumeFiles):
 
 def _taken(copied: Copied) -> Taken:
     notes = []
-    if copied.changed:
-        notes.append(f"{copied.changed} files changed while they were copied")
-    if copied.skipped:
-        notes.append(f"{copied.skipped} sockets, pipes or devices are not in it")
+    if count := copied.changed:
+        many = f"{count} files changed while they were copied"
+        notes.append("a file changed while it was copied" if count == 1 else many)
+    if count := copied.skipped:
+        many = f"{count} sockets, pipes or devices are not in it"
+        notes.append("a socket, pipe or device is not in it" if count == 1 else many)
     words = f"{'; '.join(notes)}: {', '.join(copied.named)}" if notes else ""
     return Taken(copied.files, copied.size_bytes, copied.new_bytes, words)
 

@@ -122,7 +122,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(storage, data, monkeypatc
         return reflink(source, target)
 
     monkeypatch.setattr("datasets.storage.trees.reflink", grow)
-    assert "files changed while they were copied: " in storage.take("s1", "v", None).notes
+    assert "a file changed while it was copied: " in storage.take("s1", "v", None).notes
 
 
 def test_what_is_not_there_and_what_is_cancelled_leave_nothing(storage, data):

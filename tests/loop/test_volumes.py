@@ -1,5 +1,6 @@
 """Jobs that wait for volumes, and what their pods mount."""
 
+import os
 from datetime import timedelta
 
 import pytest
@@ -172,6 +173,8 @@ def test_the_next_job_of_a_volume_starts_when_the_last_snapshot_of_the_job_befor
 def test_a_snapshot_in_trouble_or_of_a_request_keeps_no_job_from_its_volume(plant):
     volume, first, second = two_jobs_of_a_volume(plant, "success")
     take_snapshot(volume, actor=SYSTEM)
+    work()
+    os.mkfifo(directory_of(volume) / "pipe")
     succeed(plant, first)
     taking = write_snapshots()
     plant.settle()
@@ -186,7 +189,9 @@ def test_a_snapshot_in_trouble_or_of_a_request_keeps_no_job_from_its_volume(plan
     work()
     late = Snapshot.objects.get(mark="success")
     assert (late.state, late.consistency) == ("ready", "idle")
-    assert late.message == "second began to write to data before this was taken."
+    assert late.message == (
+        "a socket, pipe or device is not in it: pipe. second began to write to data before this was taken."
+    )
     assert Snapshot.objects.get(mark="").message == "", "a request has no such moment"
 
 
