@@ -4,6 +4,9 @@ The CRDs of snapshots are in the same directory as those of KAI (kai_rig)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tests.kube import KubeCluster
 from tests.kubernetes.kai_rig import crds
 from tests.waiting import wait_until
@@ -73,3 +76,15 @@ def set_up(kube: KubeCluster, node: str = "node-a") -> None:
         return any(one["name"] == DRIVER for one in (found.get("spec") or {}).get("drivers") or ())
 
     wait_until(is_registered, 60, "the driver on the node")
+
+
+@contextmanager
+def fault(kube: KubeCluster, method: str, words: str, part: str) -> Iterator[None]:
+    """Context manager inside which the driver's `method` fails with the error `words`, or with "hang" does not answer,
+    for objects whose name or id contains `part`."""
+    path = kube.state_dir / "csi" / "faults" / method
+    path.write_text(f"{words}\n{part}\n")
+    try:
+        yield
+    finally:
+        path.unlink()

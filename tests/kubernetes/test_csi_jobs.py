@@ -15,7 +15,7 @@ from datasets.actions.volumes import create_volume, delete_volume
 from datasets.claim_watching import check_claims
 from datasets.models import Snapshot, Volume
 from datasets.queries.volume_files import BeingRead, file_response, list_files
-from datasets.storage.claims import CLAIM_DELETED, claim_name
+from datasets.storage.claims import CLAIM_DELETED, NOT_DELETED, claim_name, snapshot_name
 from jobs.models import Pod
 from tests.builders import make_job
 from tests.cast import SYSTEM
@@ -148,3 +148,36 @@ def seen(yard: Yard, volume: Volume, reads: Callable[[], Any]) -> Any:
 
     yard.until(is_read, "the pod that reads the volume", 60)
     return reads()
+
+
+@pytest.mark.parametrize("fault", ["the pool is read-only", "hang"])
+def test_a_snapshot_that_its_driver_does_not_delete_stays_until_the_driver_works(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr("datasets.snapshot_commands.UNSHOWN_TRIES", 1)
+    project = yard.project()
+    fields = {"name": "data", "size": 1 << 24, "storage_class": csi_rig.CLASS}
+    volume = create_volume(project, fields, actor=SYSTEM)
+    yard.until(lambda: Volume.objects.get().state == "ready", "the volume")
+    kept, deleted = (take_snapshot(volume, actor=SYSTEM) for _ in range(2))
+    yard.until(lambda: Snapshot.objects.filter(state="ready").count() == 2, "the snapshots", 60)
+    namespace = f"{yard.prefix}{project.name}"
+    name = snapshot_name(str(deleted.pk))
+    uid = yard.kube.kubectl("-n", namespace, "get", "volumesnapshot", name, "-o", "jsonpath={.metadata.uid}")
+    with csi_rig.fault(yard.kube, "DeleteSnapshot", fault, uid):
+        delete_snapshot(deleted, actor=SYSTEM)
+
+        def is_shown() -> bool:
+            deleted.refresh_from_db()
+            return deleted.reason == NOT_DELETED
+
+        yard.until(is_shown, "the reason", 60)
+        assert deleted.state == "deleting"
+        assert deleted.message.startswith("It is not deleted yet: ")
+        delete_snapshot(kept, actor=SYSTEM)
+        yard.until(lambda: not Snapshot.objects.filter(pk=kept.pk).exists(), "the end of the other one", 60)
+        assert name in yard.kube.kubectl("-n", namespace, "get", "volumesnapshots", "-o", "name")
+    yard.until(lambda: not Snapshot.objects.exists(), "its end", 120)
+    assert not yard.kube.kubectl(
+        "-n", namespace, "get", "volumesnapshots", "-o", "name", "--ignore-not-found"
+    )
