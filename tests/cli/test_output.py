@@ -54,6 +54,11 @@ def test_a_volume_is_described_with_the_age_of_its_measurement(server, yard):
     ):
         server.on("GET", "volumes", page(volume | {"is_size_enforced": is_enforced}))
         assert re.search(rf"Size enforced: +{said}", yard("volume", "describe", "data").out)
+    ruled = {"snapshot_minutes": 5, "next_snapshot_at": "2026-11-29T10:13:22Z"}
+    server.on("GET", "volumes", page(volume | ruled))
+    assert re.search(
+        r"Snapshots: +every 5 min, the next at 2026-11-29 10:13:22Z\n", yard("volume", "describe", "data").out
+    )
 
 
 def test_list_jobs_as_a_table(server, yard):

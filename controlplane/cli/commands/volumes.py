@@ -219,7 +219,7 @@ def _opened(session: Session, path: str) -> HTTPResponse:
             if error.code != BEING_READ or waited >= BUSY_SECONDS:
                 raise
             if not waited:
-                session.output.say(f"{error} Waiting; it continues by itself.")
+                session.output.say(f"{error.problem.get('detail', error)} Waiting; it continues by itself.")
         session.pause(1.0)
         waited += 1.0
 
@@ -288,10 +288,13 @@ def keep(args: Namespace, session: Session) -> None:
 
 
 def _snapshot_rules(volume: Row) -> str:
-    """Return when snapshots are taken by the clock and which are kept: `every 5 min; keeps the newest 2, ...`; "" if
-    there is no rule."""
+    """Return when snapshots are taken by the clock and which are kept: `every 5 min, the next at ...; keeps the
+    newest 2, ...`; "" if there is no rule."""
     minutes, is_limited = volume["snapshot_minutes"], volume["keep_last"] or volume["keep_days"]
-    rules = (f"every {minutes} min" if minutes else "", f"keeps {_kept(volume)}" if is_limited else "")
+    # Absent from servers of earlier versions.
+    moment = formats.local_time(volume.get("next_snapshot_at"))
+    clock = f"every {minutes} min" + (f", the next at {moment}" if moment else "") if minutes else ""
+    rules = (clock, f"keeps {_kept(volume)}" if is_limited else "")
     return "; ".join(rule for rule in rules if rule)
 
 
