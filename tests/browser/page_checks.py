@@ -115,7 +115,17 @@ SQUEEZED = """() => [...document.querySelectorAll("td")].filter((cell) => cell.c
   return [cell, range.getBoundingClientRect()];
 }).filter(([, { width, height }]) => height > 90 && width < 80)
   .map(([cell, { width }]) => `squeezed into ${width.toFixed(0)} px: ${cell.outerHTML.slice(0, 120)}`)"""
+# A row has as many cells as its table has headings: a hidden one moves those after it below other headings.
+SHIFTED = """() => {
+  const shown = (row) => [...row.cells].filter((cell) => getComputedStyle(cell).display !== "none")
+    .reduce((sum, cell) => sum + cell.colSpan, 0);
+  return [...document.querySelectorAll("table")]
+    .filter(({ tHead }) => tHead?.checkVisibility() && getComputedStyle(tHead).display === "table-header-group")
+    .flatMap(({ tHead, tBodies }) => [...tBodies].flatMap((body) => [...body.rows])
+      .filter((row) => row.checkVisibility() && shown(row) !== shown(tHead.rows[0])))
+    .map((row) => `cells below other headings: ${row.outerHTML.slice(0, 160)}`).slice(0, 3);
+}"""
 REPEATED = """() => [...document.querySelectorAll("[id]")].map((node) => node.id)
   .filter((id, at, all) => all.indexOf(id) !== at).map((id) => `repeated id: ${id}`)"""
 
-EVERYWHERE = (SPILL, HEADINGS, EDGES, TOUCHING, CROOKED, STRETCHED, BLACK, SQUEEZED, REPEATED)
+EVERYWHERE = (SPILL, HEADINGS, EDGES, TOUCHING, CROOKED, STRETCHED, BLACK, SQUEEZED, SHIFTED, REPEATED)
