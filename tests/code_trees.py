@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.access import SYSTEM
 from controlplane.models import Project
-from datasets.actions.code import begin_upload, commit_tree, receive_files
+from datasets.actions.code import begin_upload, commit_tree, receive_files, uploaded_files
 from datasets.code_manifest import Entry, file_entry
 from datasets.queries.code import SCHEME
 
@@ -52,5 +52,5 @@ def make_tree(project: Project, files: Files, **about: Any) -> str:
     digest, missing = begin_upload(project, entries_of(files))
     sent = {sha256(content): content for content in files.values()}
     receive_files(project, digest, io.BytesIO(archive(*(sent[key] for key in missing))))
-    commit_tree(project, digest, about, actor=SYSTEM)
+    commit_tree(project, digest, uploaded_files(project, digest), about, actor=SYSTEM)
     return SCHEME + digest

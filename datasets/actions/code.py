@@ -62,14 +62,21 @@ def receive_files(
     return store.missing(entries)
 
 
-def commit_tree(project: Project, digest: str, about: Mapping[str, Any], *, actor: Actor) -> CodeTree:
-    """Return the row of an uploaded tree, which is created unless it exists; jobs can use the tree afterwards.
-    `about`: its origin (fields of CodeTree). Safe to repeat. Raises Conflict for a tree whose upload was not begun,
-    and while files are missing."""
-    store, entries = code_of(project), _begun(project, digest)
-    if missing := store.missing(entries):
+def uploaded_files(project: Project, digest: str) -> tuple[Entry, ...]:
+    """Return the files of an uploaded tree, for `commit_tree`. Looks at each on the disk: call it outside of
+    transactions. Raises Conflict for a tree whose upload was not begun, and while files are missing."""
+    entries = _begun(project, digest)
+    if missing := code_of(project).missing(entries):
         raise Conflict("tree_incomplete", f"{len(missing)} files of the tree are missing; upload them first.")
-    store.finish(digest)
+    return entries
+
+
+def commit_tree(
+    project: Project, digest: str, entries: Sequence[Entry], about: Mapping[str, Any], *, actor: Actor
+) -> CodeTree:
+    """Return the row of an uploaded tree, which is created unless it exists; jobs can use the tree afterwards.
+    `entries`: its `uploaded_files`; `about`: its origin (fields of CodeTree). Safe to repeat."""
+    code_of(project).finish(digest)
     diff = about.get("diff", "")
     origin = {name: value for name, value in about.items() if name != "commit"}
     origin |= {"diff": diff[:DIFF_MOST_CHARACTERS], "is_diff_cut": len(diff) > DIFF_MOST_CHARACTERS}

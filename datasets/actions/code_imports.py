@@ -19,7 +19,7 @@ from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.fields import LONGEST_MESSAGE, FieldError
 from controlplane.models import Command, Project
-from datasets.actions.code import begin_upload, commit_tree
+from datasets.actions.code import begin_upload, commit_tree, uploaded_files
 from datasets.git_source import GitSource, is_allowed
 from datasets.models import CodeImport
 from datasets.queries.code import code_of
@@ -90,7 +90,8 @@ def fetch_code(row: CodeImport, check: Callable[[], None]) -> Imported:
         digest = _keep(row, check, source, commit)
     is_hash = COMMIT.fullmatch(row.ref) is not None
     about = {"commit": commit, "branch": "" if is_hash else row.ref, "repository": row.url, "source": "git"}
-    commit_tree(row.project, digest, about, actor=Actor(row.created_by) if row.created_by else SYSTEM)
+    actor, files = Actor(row.created_by) if row.created_by else SYSTEM, uploaded_files(row.project, digest)
+    commit_tree(row.project, digest, files, about, actor=actor)
     return Imported(digest, commit)
 
 

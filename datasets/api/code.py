@@ -22,7 +22,7 @@ from controlplane.api.parsers import StrictJSONParser
 from controlplane.api.problems import Problem
 from controlplane.fields import Refused
 from controlplane.models import Project, Role
-from datasets.actions.code import begin_upload, commit_tree, receive_files
+from datasets.actions.code import begin_upload, commit_tree, receive_files, uploaded_files
 from datasets.api.contents import BytesParser
 from datasets.api.schemas import CODE_TREE
 from datasets.code_archive import write_archive
@@ -176,6 +176,10 @@ class CodeContent(ApiView):
         return _upload(digest, receive_files(project, digest, archive, is_dry_run=call.is_dry_run))
 
 
+def _uploaded_files(call: Call, name: str, tree: str) -> tuple[Entry, ...]:
+    return uploaded_files(project_for(call.actor, name, needed=Role.MEMBER), tree_digest(tree))
+
+
 class CodeCommit(ApiView):
     """Completion of an upload: jobs can use the tree afterwards."""
 
@@ -184,10 +188,13 @@ class CodeCommit(ApiView):
         answer=ref("CodeTree"),
         status=201,
         body=COMMIT,
+        # In the transaction, all writers would wait for the disk.
+        before=_uploaded_files,
     )
     def post(self, call: Call, name: str, tree: str) -> Answer:
-        project = project_for(call.actor, name, needed=Role.MEMBER)
-        return Answer(tree_detail(commit_tree(project, tree_digest(tree), call.body, actor=call.actor)), 201)
+        project, files = project_for(call.actor, name, needed=Role.MEMBER), call.prepared
+        row = commit_tree(project, tree_digest(tree), files, call.body, actor=call.actor)
+        return Answer(tree_detail(row), 201)
 
 
 class CodeArchive(ApiView):

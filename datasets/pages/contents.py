@@ -13,7 +13,7 @@ from dashboards.pages.base_page import show, signed_in
 from datasets.access import dataset_for
 from datasets.manifests import LINK, Entry, Manifest, compare
 from datasets.models import Dataset, DatasetVersion
-from datasets.pages.datasets import dataset_context
+from datasets.pages.datasets import dataset_context, newest_numbers
 from datasets.previews import PREVIEW_BYTES, is_picture, text_of
 from datasets.queries.datasets import (
     LATEST,
@@ -92,7 +92,7 @@ def dataset_diff(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
         **dataset_context(actor, dataset),
         "before": before.number if before else 0,
         "after": after.number,
-        "numbers": range(dataset.latest, max(0, dataset.latest - 100), -1),
+        "numbers": newest_numbers(dataset),
         "diff": found,
         "trouble": old_trouble or new_trouble,
         "sorts": [] if found is None else _sorts(found, before, after),

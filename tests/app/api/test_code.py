@@ -284,3 +284,19 @@ def test_the_files_of_a_tree_are_listed_in_pages(api: AsPerson, cast: Cast):
     assert link == {"path": "main.py", "link": "train.py"}
     assert api("chi").get(path).status == 404
     assert api("ben").get(f"{CODE}/sha256:{'0' * 64}/files").status == 404
+
+
+def test_files_are_looked_at_before_the_transaction_that_creates_the_tree(
+    api: AsPerson, monkeypatch: pytest.MonkeyPatch
+):
+    outside, inside, real = len(connection.atomic_blocks), list[bool](), ProjectCode.missing
+
+    def missing(store: ProjectCode, entries: Any) -> dict[str, int]:
+        inside.append(len(connection.atomic_blocks) > outside)
+        return real(store, entries)
+
+    monkeypatch.setattr(ProjectCode, "missing", missing)
+    upload(api("ben"))
+    # Those of the beginning, of the limit of the archive, of its end and of the commit.
+    assert len(inside) >= 3
+    assert not any(inside)
