@@ -14,7 +14,6 @@ from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.actions.events import announce
 from controlplane.actions.nodes import require_pools
-from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event
 from datasets.actions.caches import location_for
 from datasets.models import Cache, CacheLocation
@@ -115,7 +114,7 @@ def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor:
         write_audit(
             actor, "cache_location.edit", "cache_location", location.name, before=before, after=dict(changes)
         )
-        Event.objects.append([Event(kind="cache_location.edited", actor=actor.name, data=dict(changes))])
+        announce(Event(kind="cache_location.edited", actor=actor.name, data=dict(changes)))
     return location
 
 
@@ -139,11 +138,8 @@ def delete_location(location: CacheLocation, *, actor: Actor) -> None:
         for volume in volumes:
             _order_removal(volume, cache_claim_name(location.pk))
         write_audit(actor, "cache_location.delete", "cache_location", location.name)
-        Event.objects.append(
-            [Event(kind="cache_location.deleted", actor=actor.name, data={"name": location.name})]
-        )
         location.delete()
-        wake()
+        announce(Event(kind="cache_location.deleted", actor=actor.name, data={"name": location.name}))
 
 
 def _order_removal(volume: CacheLocation, claim: str) -> None:
