@@ -63,6 +63,7 @@ VALID: dict[str, dict[str, Any]] = {
     "projects/{name}/jobs/plan": {"name": "hyper9", "kind": "train"},
     "projects/{name}/jobs/batch": {"jobs": [{"name": "hyper9", "kind": "train"}]},
     "jobs/{job_id}/scale": {"workers": 2},
+    "datasets": {"project": "team-a", "name": "xray"},
     "projects/{name}/datasets": {"name": "xray"},
     "datasets/{dataset_id}/versions": {"manifest": "0" * 64, "parent": 1},
     "datasets/{dataset_id}/tags": {"name": "golden", "version": "1"},
