@@ -203,13 +203,13 @@ JOBS = ListView(
             "project__name",
             "aside",
         ),
-        Column("user", _("User"), cells.text("user"), "user__username", "quiet aside"),
+        Column("user", _("User"), cells.text("user"), "user__username", "quiet aside spare"),
         Column("kind", _("Type"), cells.text("kind"), "kind", "quiet extra"),
         Column("state", _("State"), lambda row: badge(row["status"]["state"]), _in_lifecycle_order),
         Column(
             "gpus", _("GPUs"), asked, lambda at: F("milli_gpus") * F("pods_wanted"), "num aside", falls=True
         ),
-        Column("node", _("Node"), _node, _first_node, "quiet nowrap aside", is_nullable=True),
+        Column("node", _("Node"), _node, _first_node, "quiet nowrap aside spare", is_nullable=True),
         Column(
             "use",
             _("GPU use"),
@@ -224,7 +224,7 @@ JOBS = ListView(
             _("Ran for"),
             lambda row: ran(row["status"]),
             _runtime,
-            "num quiet nowrap aside",
+            "num quiet nowrap aside spare",
             is_nullable=True,
             falls=True,
         ),
