@@ -301,7 +301,7 @@ def sync_file_system(path: Path) -> None:
 
 
 @contextmanager
-def open_directory(path: Path) -> Iterator[int]:
+def open_directory(path: Path | bytes) -> Iterator[int]:
     """Context manager with a descriptor of a directory. Raises OSError if it cannot be opened."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -319,11 +319,11 @@ def sync_from(descriptor: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def make_spread(directory: Path) -> None:
-    """Create a directory for trees, unless it exists, below which ext4 puts each tree into another part of the disk. By
-    default that is where an old one was removed, and to create a file takes ten times as long there: ext4 passes over
-    all inodes that were removed within five minutes. Other file systems are left as they are."""
-    directory.mkdir(parents=True, exist_ok=True)
+def make_spread(directory: Path | bytes) -> None:
+    """Create a directory, unless it exists, below which ext4 puts each new directory into another part of the disk. By
+    default they lie together, where others were removed of late, and to create a file takes ten times as long there:
+    ext4 passes over all inodes that were removed within five minutes. Other file systems are left as they are."""
+    os.makedirs(directory, exist_ok=True)
     # The file system, or the operating system, may have no such flag.
     with open_directory(directory) as descriptor, suppress(OSError):
         [flags] = struct.unpack("i", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(4)))

@@ -19,7 +19,7 @@ from datasets.ingest.reader import FileChanged, hash_file
 from datasets.manifests import DIGEST_BYTES, LINK, Entry, Manifest, stays_inside
 from datasets.storage.base import Blocked, Budget, ContentDamaged, ContentMissing, Lake
 from datasets.storage.contents import WHOLE, Located, Sharing, chunks
-from datasets.storage.files import READ_ONLY, EarlyFlush, copy_file, sync_from
+from datasets.storage.files import READ_ONLY, EarlyFlush, copy_file, make_spread, sync_from
 from datasets.storage.tree_writer import FileWriter
 from datasets.storage.writer_pool import WriterPool
 
@@ -121,7 +121,7 @@ class TreeFill:
             lacking = self._accepted(lacking, lambda name: self._is_left(name, left))
         for source in sources.suspect:
             lacking = self._shared(source, lacking, set(), is_trusted=False)
-        self._bring(lacking)
+        self._bring(lacking, is_flushed)
         for entry in self._links():
             _make_link(
                 os.path.join(os.fsencode(self._part), entry.path), entry, self._lake.read(entry.digest)
@@ -148,8 +148,14 @@ class TreeFill:
             for name in [name for name in below if prefix + name not in directories]:
                 below.remove(name)
                 _remove_folder(os.path.join(folder, name))
-        for directory in sorted(directories):
-            os.makedirs(os.path.join(root, directory), exist_ok=True)
+        parents = {directory.rpartition(b"/")[0] for directory in directories}
+        for directory in sorted({b"", *directories}):
+            path = os.path.join(root, directory)
+            # Before what is below it. Apart, few of them meet inodes that were removed of late.
+            if directory in parents:
+                make_spread(path)
+            else:
+                os.makedirs(path, exist_ok=True)
         return left
 
     def _directories(self) -> set[bytes]:
@@ -234,7 +240,7 @@ class TreeFill:
         self._remove(path)
         return False
 
-    def _bring(self, names: Sequence[bytes]) -> None:
+    def _bring(self, names: Sequence[bytes], is_flushed: bool) -> None:
         wanted = _Wanted(names)
         self._is_parted = len(wanted.digests) >= PARTED_FILES
         at_once = _AT_ONCE_PARTED if self._is_parted else _AT_ONCE
@@ -250,7 +256,9 @@ class TreeFill:
                     self._watch(piece)
                     brought = piece.result()
                     self._note(brought, is_moved=True)
-                    flush.advance(self._done.bytes_moved)
+                    # Otherwise the kernel may write while nothing waits for it.
+                    if is_flushed:
+                        flush.advance(self._done.bytes_moved)
                     self._budget.check()
             except BaseException:
                 threads.shutdown(cancel_futures=True)

@@ -88,6 +88,17 @@ def test_flushes_while_files_are_written_report_nothing_and_end_before_the_last_
     assert steps.index("last") == len(steps) - 1
 
 
+@pytest.mark.usefixtures("alone")
+def test_nothing_is_flushed_while_files_are_written_that_are_used_before_the_flush(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    early: list[Path] = []
+    monkeypatch.setattr(files, "_EARLY_BYTES", 1)
+    monkeypatch.setattr(files, "sync_file_system", early.append)
+    store.fill("v", lake, many(lake), on_usable=lambda: None)
+    assert early == []
+
+
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_tree_is_used_before_its_flush_only_where_no_other_machine_reads_it(
     lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch, is_alone: bool

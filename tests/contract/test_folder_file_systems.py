@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from datasets.manifests import FILE
 from datasets.storage.cache import CacheStore
 from datasets.storage.contents import Sharing
 from datasets.storage.files import READ_ONLY, share_file
+from datasets.storage.folder import FolderLake
 from datasets.storage.volumes import FolderVolumes
+from tests.contract.caches import kept
 from tests.waiting import patience
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -91,12 +94,9 @@ def test_on_ext4_new_trees_are_created_away_from_removed_ones(tmp_path: Path):
         CacheStore(tmp_path / "caches")
         volumes.provision("v")
     volumes.take("s", "v", None)
-    file_system = subprocess.run(
-        ["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True
-    ).stdout.strip()
     for directory in ("caches/trees", "class/volumes", "class/parts"):
         assert (tmp_path / directory).is_dir()
-        if file_system == "ext2/ext3":
+        if _file_system(tmp_path) == "ext2/ext3":
             assert _flags(tmp_path / directory) & TOP_DIRECTORY
 
 
@@ -106,3 +106,18 @@ def _flags(directory: Path) -> int:
         return int(struct.unpack("i", fcntl.ioctl(descriptor, GET_FLAGS, bytes(4)))[0])
     finally:
         os.close(descriptor)
+
+
+def test_on_ext4_the_directories_of_a_tree_are_created_apart(tmp_path: Path):
+    """Those with subdirectories have the flag that spreads them."""
+    lake, store = FolderLake(tmp_path / "lake"), CacheStore(tmp_path / "caches")
+    store.fill("v", lake, kept(lake, {"a/b/c": (FILE, b"c"), "a/d": (FILE, b"d"), "e/f": (FILE, b"f")}))
+    assert (store.tree("v") / "a/b/c").read_bytes() == b"c"
+    if _file_system(tmp_path) == "ext2/ext3":
+        names = ("", "a", "a/b", "e")
+        assert [name for name in names if _flags(store.tree("v") / name) & TOP_DIRECTORY] == ["", "a"]
+
+
+def _file_system(directory: Path) -> str:
+    found = subprocess.run(["stat", "-f", "-c", "%T", directory], capture_output=True, text=True, check=True)
+    return found.stdout.strip()
