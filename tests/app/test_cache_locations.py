@@ -1,6 +1,5 @@
 """Several cache locations in one cluster: jobs start where their data is, or it is brought to where they fit."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,40 +7,30 @@ import pytest
 
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict, Invalid
-from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import Cluster, Command, Node, NodePool
 from datasets.actions.cache_locations import create_location, delete_location, edit_location
 from datasets.actions.cache_upkeep import keep_caches
-from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_version, clear_cache, location_for
+from datasets.actions.caches import cache_version, clear_cache, location_for
 from datasets.actions.job_data import follow_room
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
 from datasets.queries.caches import directory_of, location_rows, location_shapes
 from datasets.queries.job_data import dataset_mounts, observe_data
 from jobs.actions import submit_job
 from jobs.models import Job
-from tests.cast import Cast, make_cast
+from tests.app.cached import work
+from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
 from tests.loop.plant import Plant
-from tests.waiting import wait_until
-
-LONG = (FILL_CACHE, EVICT_CACHE)
 
 
 @pytest.fixture
-def plant(db: None, own_lakes: Path) -> Iterator[Plant]:
+def plant(plant: Plant) -> Plant:
     """Two nodes of eight GPUs, the second in the pool `west`; no node is in the pools `more` and `north`."""
-    plant = Plant()
     pool, *_ = [
         NodePool.objects.create(cluster=plant.cluster, name=name) for name in ("west", "more", "north")
     ]
     Node.objects.filter(name=sorted(Node.objects.values_list("name", flat=True))[1]).update(pool=pool)
-    yield plant
-    plant.close()
-
-
-@pytest.fixture
-def people(plant: Plant) -> Cast:
-    return make_cast()
+    return plant
 
 
 @pytest.fixture
@@ -60,10 +49,6 @@ def submit(cast: Cast, name: str, gpus: int = 8, **more: Any) -> Job:
     mounts = [{"dataset": "xray", "mount_path": "/data", "cached": True}]
     body = {"name": name, "kind": "train", "image": "quickstart", "gpus": gpus, "datasets": mounts, **more}
     return submit_job(cast.project, body, actor=cast.actor("ana"))
-
-
-def work() -> None:
-    wait_until(lambda: not (carry_out_due() or Command.objects.of_kinds(LONG).unfinished().exists()))
 
 
 def pool_of(job: Job) -> set[str]:
