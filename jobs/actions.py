@@ -34,6 +34,7 @@ from jobs.admission import (
     too_large,
     volumes_refused,
 )
+from jobs.images import fill_ports
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job
@@ -98,6 +99,7 @@ def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) 
             specs[place] = parse_spec(body)
         except SpecInvalid as error:
             refusals += [(place, refused) for refused in error.errors]
+    fill_ports(project, specs.values())
     refusals += too_large(project, specs) + images_unknown(project, specs)
     refusals += paths_not_allowed(specs) + names_twice(specs) + code_unknown(project, specs)
     refusals += volumes_refused(project, specs) + artifacts_refused(project, specs)

@@ -14,8 +14,7 @@ from django.db.models import Count, Max
 
 from controlplane.actions.errors import Conflict
 from controlplane.config.images import ImageUnknown
-from controlplane.engines.kinds import engine_kind
-from controlplane.fields import FieldError, port
+from controlplane.fields import FieldError
 from controlplane.models import Device, Node, Project
 from datasets.actions.artifacts import artifact_refusals
 from datasets.actions.mounting import known_volumes, volume_refusals
@@ -24,7 +23,7 @@ from datasets.queries.code import code_fields, code_refusal, digest_of, find_tre
 from datasets.queries.mounts import mountable_versions
 from jobs import lifecycle
 from jobs.fields.mounts import normal_path
-from jobs.images import installed_images
+from jobs.images import installed_images, takes_command_of_image
 from jobs.models import Job
 
 # Limit on the unfinished jobs of one project, because the loop keeps those of all projects in memory.
@@ -101,13 +100,12 @@ def too_large(project: Project, specs: Specs) -> Refusals:
     return _largest.put(key, found).refusals(specs)
 
 
-def images_unknown(project: Project, specs: Mapping[int, dict[str, Any]]) -> Refusals:
+def images_unknown(project: Project, specs: Specs) -> Refusals:
     """Return refusals of images that the catalogue lacks, for jobs without a command: the catalogue would supply it.
     There are none on clusters that run containers, and for jobs without an image, which are checked at their start:
-    the project may have moved to another cluster by then. Adds the port on which an image serves to the spec of a job
-    that declares none."""
-    named = {place: spec for place, spec in specs.items() if spec["image"] and not spec["command"]}
-    if not named or engine_kind(project.cluster.engine).runs_containers:
+    the project may have moved to another cluster by then."""
+    named = {place: spec for place, spec in specs.items() if takes_command_of_image(project, spec)}
+    if not named:
         return []
     catalogue = installed_images()
     refused: Refusals = []
@@ -116,10 +114,6 @@ def images_unknown(project: Project, specs: Mapping[int, dict[str, Any]]) -> Ref
             catalogue.command_line(spec["image"], (), tuple(spec["args"]))
         except ImageUnknown as error:
             refused.append((place, FieldError("/image", "image_unknown", str(error))))
-            continue
-        image = catalogue.find(spec["image"])
-        if image and image.port and not spec["ports"]:
-            spec["ports"] = [port({"port": image.port})]
     return refused
 
 

@@ -1,7 +1,7 @@
 """The image catalogue, and warnings about a job's image before it runs."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 
 from controlplane.config.images import ADDED, BUILT_IN, Catalogue, load_catalogue
 from controlplane.engines.kinds import engine_kind, engine_kinds
+from controlplane.fields import port
 from controlplane.models import Project
 from jobs.lifecycle import SUCCEEDED
 from jobs.models import Job
@@ -26,6 +27,29 @@ def installed_images() -> Catalogue:
     except (OSError, ValueError) as error:
         logger.warning("images.toml cannot be read, its images are ignored: %s", error)
         return load_catalogue(BUILT_IN)
+
+
+def takes_command_of_image(project: Project, spec: Mapping[str, Any]) -> bool:
+    """Return whether the catalogue supplies the job's command: it has an image and no command, and its cluster runs
+    no containers."""
+    return (
+        bool(spec["image"] and not spec["command"])
+        and not engine_kind(project.cluster.engine).runs_containers
+    )
+
+
+def fill_ports(project: Project, specs: Iterable[dict[str, Any]]) -> None:
+    """Add the port on which its image serves to the spec of each job that declares no ports and whose command the
+    catalogue supplies."""
+    without = [spec for spec in specs if not spec["ports"] and takes_command_of_image(project, spec)]
+    if not without:
+        # Most submissions need no catalogue, which is read from files.
+        return
+    catalogue = installed_images()
+    for spec in without:
+        image = catalogue.find(spec["image"])
+        if image and image.port:
+            spec["ports"] = [port({"port": image.port})]
 
 
 def known_images(jobs: QuerySet[Job]) -> list[str]:

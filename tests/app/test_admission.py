@@ -38,3 +38,27 @@ def test_a_queue_that_is_not_far_from_full_is_counted_each_time(monkeypatch: pyt
         make_job(project, f"job-{number}")
     with pytest.raises(Conflict, match="3 unfinished jobs"):
         make_job(project, "one-more")
+
+
+def test_the_check_of_images_leaves_the_spec_as_it_is() -> None:
+    project = make_project()
+    spec = {"image": "jupyter", "command": (), "args": (), "ports": []}
+    assert admission.images_unknown(project, {0: spec}) == []
+    assert spec == {"image": "jupyter", "command": (), "args": (), "ports": []}
+
+
+def test_a_job_without_ports_gets_that_of_its_image_before_it_is_checked() -> None:
+    project = make_project()
+    ports = {
+        name: make_job(project, name, command=[], **body).spec["ports"]
+        for name, body in {
+            "serves": {"image": "jupyter"},
+            "declares": {"image": "jupyter", "ports": [{"port": 9000}]},
+            "computes": {"image": "quickstart"},
+        }.items()
+    }
+    assert {name: [each["port"] for each in found] for name, found in ports.items()} == {
+        "serves": [8888],
+        "declares": [9000],
+        "computes": [],
+    }
