@@ -1,12 +1,12 @@
-"""Hooks by which an app counts, guards and removes its data when a project is deleted or moved, or a cluster
-detached; declared as `HOLDINGS` in its module `holdings`."""
+"""Hooks by which an app counts, guards and removes its data when a project is deleted or moved, a cluster
+detached, or a node pool deleted; declared as `HOLDINGS` in its module `holdings`."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from controlplane.models import Cluster, Project
+from controlplane.models import Cluster, NodePool, Project
 from controlplane.registration import app_modules
 
 
@@ -42,6 +42,8 @@ class Holdings:
         transaction. `actor`: a `controlplane.access.Actor`; this module cannot import that type."""
 
     def check_detach(self, cluster: Cluster) -> None: ...
+
+    def check_pool_deletion(self, pool: NodePool) -> None: ...
 
     def pods_on(self, cluster: Cluster) -> int:
         """Return the number of pods on the cluster that are not proven gone."""

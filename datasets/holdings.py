@@ -1,13 +1,12 @@
-"""Report what datasets, volumes and snapshots still use in projects, so that removing a project can be
-refused."""
+"""Refuse to remove projects and node pools that datasets, volumes, snapshots or cache locations still use."""
 
 from django.db.models import Q, QuerySet
 
 from controlplane.actions.errors import Conflict
 from controlplane.app_holdings import Holdings
-from controlplane.models import Project
+from controlplane.models import NodePool, Project
 from datasets.actions.caches import lose_volumes
-from datasets.models import DatasetVersion, Snapshot, Volume
+from datasets.models import CacheLocation, DatasetVersion, Snapshot, Volume
 from datasets.models.volumes import DELETING
 from datasets.queries.caches import users_of, uses_of
 
@@ -32,6 +31,13 @@ class DataHoldings(Holdings):
 
     def leave(self, project: Project) -> None:
         lose_volumes(project)
+
+    def check_pool_deletion(self, pool: NodePool) -> None:
+        locations = CacheLocation.objects.filter(cluster=pool.cluster_id).order_by("name")
+        pools_of = locations.values_list("name", "node_pools")
+        if names := [name for name, pools in pools_of if pool.name in pools]:
+            found = f"Cache locations name {pool.name} ({', '.join(names[:5])})"
+            raise Conflict("node_pool_in_use", f"{found}; take it out of their node pools first.")
 
 
 def _refuse_volumes(project: Project, kept: QuerySet[Volume], taken: QuerySet[Snapshot], words: str) -> None:

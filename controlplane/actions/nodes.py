@@ -8,6 +8,7 @@ from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.actions.events import announce
+from controlplane.app_holdings import holdings
 from controlplane.models import Cluster, Event, Node, NodePool, Project
 
 
@@ -91,8 +92,8 @@ def create_pool(cluster: Cluster, name: str, *, actor: Actor, is_spot: bool = Fa
 
 
 def delete_pool(pool: NodePool, *, actor: Actor) -> None:
-    """Delete an empty node pool. Raise Forbidden unless the actor is an admin, Conflict while nodes are in it or
-    projects of its cluster name it."""
+    """Delete an empty node pool. Raise Forbidden unless the actor is an admin, Conflict while nodes are in it, or
+    projects of its cluster or data of an app (`Holdings.check_pool_deletion`) name it."""
     require_admin(actor)
     with transaction.atomic():
         nodes = list(pool.nodes.order_by("name").values_list("name", flat=True)[:5])
@@ -108,6 +109,8 @@ def delete_pool(pool: NodePool, *, actor: Actor) -> None:
                 f"Projects name {pool.name} ({', '.join(named[:5])}); take it out of their node pools first."
             )
             raise Conflict("node_pool_in_use", detail)
+        for app in holdings():
+            app.check_pool_deletion(pool)
         write_audit(actor, "node_pool.delete", "node_pool", pool.name, before={"is_spot": pool.is_spot})
         pool.delete()
         announce(Event(kind="node_pool.deleted", actor=actor.name, message=pool.name))

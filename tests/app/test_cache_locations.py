@@ -7,6 +7,7 @@ import pytest
 
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict, Invalid
+from controlplane.actions.nodes import delete_pool
 from controlplane.models import Cluster, Command, Node, NodePool
 from datasets.actions.cache_locations import create_location, delete_location, edit_location
 from datasets.actions.cache_upkeep import keep_caches
@@ -230,6 +231,17 @@ def test_locations_are_refused_that_could_harm_each_other(plant: Plant, west: Ca
         delete_location(location_for(plant.cluster), actor=SYSTEM)
     delete_location(west, actor=SYSTEM)
     assert CacheLocation.objects.get().is_default
+
+
+def test_a_node_pool_that_a_location_names_is_not_deleted(plant: Plant, west: CacheLocation):
+    pool = NodePool.objects.get(name="north")
+    edit_location(west, {"node_pools": ["west", "north"]}, actor=SYSTEM)
+    with pytest.raises(Conflict, match=r"Cache locations name north \(west\); take it out") as refused:
+        delete_pool(pool, actor=SYSTEM)
+    assert refused.value.code == "node_pool_in_use"
+    edit_location(west, {"node_pools": ["west"]}, actor=SYSTEM)
+    delete_pool(pool, actor=SYSTEM)
+    assert not NodePool.objects.filter(name="north").exists()
 
 
 def test_a_directory_that_may_not_be_looked_into_is_refused_and_hides_no_location(

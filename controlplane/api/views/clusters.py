@@ -198,7 +198,7 @@ class NodePoolDetail(ApiView):
         return Answer(_shape_pools([mark_pool(pool, call.body["is_spot"], actor=call.actor)])[0])
 
     @operation(
-        "Delete a node pool that no node is in and no project names",
+        "Delete a node pool that no node is in, and that no project or cache location names",
         answer={},
         status=204,
         query={"cluster": query.text("Its cluster, where several have a pool of this name.")},
