@@ -2,6 +2,7 @@
 event."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from controlplane.models import Cluster, Command, Event
 from datasets.actions.caches import location_for
 from datasets.models import Cache, CacheLocation
 from datasets.queries.cache_locations import has_locations
-from datasets.queries.caches import directory_of, has_cache_volumes
+from datasets.queries.caches import directory_of, disk_free_bytes, has_cache_volumes
 from datasets.storage.claims import cache_claim_name
 
 REMOVE_VOLUME = "datasets.remove_cache_volume"
@@ -36,13 +37,28 @@ read_storage_class = fields.dns_label(63)
 read_labels = fields.mapped(NODE_LABELS, fields.text(63), MOST_POOLS)
 
 
-def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
-    """Create a cache location for some nodes of a cluster. `values` (validated): name, node_pools or node_labels, and
-    optionally directory (in a cluster with volumes: storage_class, access_mode), room_bytes, unused_days.
+@dataclass(frozen=True, slots=True)
+class NewLocation:
+    """A cache location to be created. `values`: its validated fields by name; `disk`: its `disk_free_bytes`."""
 
-    Raises Invalid if the cluster cannot have caches or supports only one location, if `values` names no nodes or a node
-    pool that the cluster lacks, for fields that its kind of caches (directories or volumes) lacks, and for a directory
-    as `_refuse_directory`. Raises Conflict if the name is in use.
+    cluster: Cluster
+    values: Mapping[str, Any]
+    disk: int | None
+
+
+def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
+    """Create a cache location: `new_location`, then `save_location`."""
+    return save_location(new_location(cluster, values), actor=actor)
+
+
+def new_location(cluster: Cluster, values: Mapping[str, Any]) -> NewLocation:
+    """Return a cache location for some nodes of a cluster, for `save_location`. Writes no rows. Looks at the disk: call
+    it outside of transactions. `values` (validated): name, node_pools or node_labels, and optionally directory (in a
+    cluster with volumes: storage_class, access_mode), room_bytes, unused_days.
+
+    Raises Invalid if the cluster supports only one location, if `values` names no nodes or a node pool that the cluster
+    lacks, for fields that its kind of caches (directories or volumes) lacks, and for a directory that is not an
+    absolute path or cannot be read.
     """
     _check_kind(cluster, values)
     if not values.get("node_pools") and not values.get("node_labels"):
@@ -50,9 +66,19 @@ def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor
             "/node_pools", "required", "Name the node pools, or the labels of nodes, that read from it."
         )
     _require_pools(cluster, values, [])
+    if directory := values.get("directory"):
+        _check_directory(Path(directory))
+    return NewLocation(cluster, values, disk_free_bytes(CacheLocation(cluster=cluster, **values)))
+
+
+def save_location(new: NewLocation, *, actor: Actor) -> CacheLocation:
+    """Write a location from `new_location`, and return it. Raises Invalid if the cluster cannot have caches, and if the
+    directory is another location's or below one; Conflict if the name is in use."""
+    cluster, values = new.cluster, new.values
     with transaction.atomic():
         location_for(cluster)
-        _refuse_directory(values.get("directory", ""))
+        if directory := values.get("directory"):
+            _refuse_shared(Path(directory))
         try:
             # A savepoint, because on PostgreSQL the error would abort the whole transaction.
             with transaction.atomic():
@@ -152,22 +178,22 @@ def _order_removal(volume: CacheLocation, claim: str) -> None:
     )
 
 
-def _refuse_directory(directory: str) -> None:
-    """Raise Invalid if the directory is another location's or below one, is not an absolute path, or cannot be read.
-    Does nothing for ""."""
-    if not directory:
-        return
-    wanted = Path(directory)
-    if not wanted.is_absolute() or ".." in wanted.parts:
+def _check_directory(directory: Path) -> None:
+    """Raise Invalid if the directory is not an absolute path, or cannot be read."""
+    if not directory.is_absolute() or ".." in directory.parts:
         raise invalid("/directory", "not_an_absolute_path", "Give an absolute path without '..'.")
+    try:
+        # It may not exist yet: the first fill creates it.
+        directory.exists()
+    except OSError as error:
+        raise invalid("/directory", "not_readable", f"{directory}: {error.strerror}.") from error
+
+
+def _refuse_shared(directory: Path) -> None:
+    """Raise Invalid if the directory is another location's or below one."""
     # Each location removes unknown trees from its directory.
     for other in CacheLocation.objects.filter(project=None):
         known = directory_of(other)
-        if wanted == known or known in wanted.parents:
+        if directory == known or known in directory.parents:
             detail = f"{directory} is the directory of {other.name} or below it; choose another."
             raise invalid("/directory", "directory_in_use", detail)
-    try:
-        # It may not exist yet: the first fill creates it.
-        wanted.exists()
-    except OSError as error:
-        raise invalid("/directory", "not_readable", f"{directory}: {error.strerror}.") from error

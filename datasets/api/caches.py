@@ -15,12 +15,14 @@ from controlplane.models import Cluster, Project, Role
 from datasets.access import cache_for, version_for, visible_caches, visible_locations
 from datasets.actions.cache_locations import (
     MOST_POOLS,
-    create_location,
+    NewLocation,
     delete_location,
     edit_location,
+    new_location,
     read_labels,
     read_room,
     read_storage_class,
+    save_location,
 )
 from datasets.actions.caches import cache_version, clear_cache, location_for, pin_cache, volume_at
 from datasets.api.schemas import CACHE, CACHE_LOCATION
@@ -29,9 +31,11 @@ from datasets.queries.caches import (
     cache_rows,
     cache_shape,
     cache_shapes,
+    disk_free_bytes,
     has_cache_volumes,
     is_at,
     location_rows,
+    location_shape,
     location_shapes,
 )
 from jobs.fields.mounts import ACCESS_MODES, access_mode
@@ -132,6 +136,21 @@ class CacheUnpin(ApiView):
         return _pinned(call, cache_id, False)
 
 
+def _new_location(call: Call) -> NewLocation:
+    require_admin(call.actor)
+    values = dict(call.body)
+    cluster = Cluster.objects.filter(detached_at=None, name=values.pop("cluster")).first()
+    if cluster is None:
+        raise NotVisible("There is no such cluster.")
+    return new_location(cluster, values)
+
+
+def _location_and_disk(call: Call, name: str) -> tuple[CacheLocation, int | None]:
+    require_admin(call.actor)
+    location = _location(call.actor, name)
+    return location, disk_free_bytes(location)
+
+
 class CacheLocations(ApiView):
     """Cache locations of all clusters."""
 
@@ -146,14 +165,12 @@ class CacheLocations(ApiView):
         answer=ref("CacheLocation"),
         status=201,
         body=NEW_LOCATION,
+        # In the transaction, all writers would wait for the disk.
+        before=_new_location,
     )
     def post(self, call: Call) -> Answer:
-        require_admin(call.actor)
-        values = dict(call.body)
-        cluster = Cluster.objects.filter(detached_at=None, name=values.pop("cluster")).first()
-        if cluster is None:
-            raise NotVisible("There is no such cluster.")
-        return _answer(create_location(cluster, values, actor=call.actor), 201)
+        new: NewLocation = call.prepared
+        return _answer(save_location(new, actor=call.actor), new.disk, 201)
 
 
 class CacheLocationDetail(ApiView):
@@ -161,15 +178,21 @@ class CacheLocationDetail(ApiView):
 
     @operation("A cache location", answer=ref("CacheLocation"))
     def get(self, call: Call, name: str) -> Answer:
-        return _answer(_location(call.actor, name))
+        location = _location(call.actor, name)
+        return _answer(location, disk_free_bytes(location))
 
-    @operation("Change a location's room, age limit or nodes", answer=ref("CacheLocation"), body=CHANGES)
+    @operation(
+        "Change a location's room, age limit or nodes",
+        answer=ref("CacheLocation"),
+        body=CHANGES,
+        before=_location_and_disk,
+    )
     def patch(self, call: Call, name: str) -> Answer:
-        require_admin(call.actor)
-        location = call.require_match(_location(call.actor, name), _location_revision)
+        location, disk = call.prepared
+        call.require_match(location, _location_revision)
         if call.body:
             edit_location(location, call.body, actor=call.actor)
-        return _answer(location)
+        return _answer(location, disk)
 
     @operation("Delete a location without caches", answer={}, status=204)
     def delete(self, call: Call, name: str) -> Answer:
@@ -191,8 +214,8 @@ def _location(actor: Actor, name: str) -> CacheLocation:
     return location[0]
 
 
-def _answer(location: CacheLocation, status: int = 200) -> Answer:
-    return Answer(location_shapes([location])[0], status, revision=_location_revision(location))
+def _answer(location: CacheLocation, disk: int | None, status: int = 200) -> Answer:
+    return Answer(location_shape(location, disk), status, revision=_location_revision(location))
 
 
 def _revision(cache: Cache) -> Any:

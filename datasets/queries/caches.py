@@ -206,7 +206,18 @@ def with_relations(rows: QuerySet[CacheLocation]) -> QuerySet[CacheLocation]:
 
 
 def location_shapes(locations: Sequence[CacheLocation]) -> list[dict[str, Any]]:
-    """Return locations in REST form; one query for any number."""
+    """Return locations in REST form; one query for any number. Looks at the disks: call it outside of transactions."""
+    sums = _fill_sums(locations)
+    return [_location_shape(one, sums[one.pk], disk_free_bytes(one)) for one in locations]
+
+
+def location_shape(location: CacheLocation, disk: int | None) -> dict[str, Any]:
+    """Return a location in REST form. `disk`: its `disk_free_bytes`, which the caller read before its transaction."""
+    return _location_shape(location, _fill_sums([location])[location.pk], disk)
+
+
+def _fill_sums(locations: Sequence[CacheLocation]) -> dict[int, dict[str, int]]:
+    """Return the sums of each location's caches, by its id."""
     is_filling = Q(state=Cache.FILLING)
     sums = {
         "caches": Count("pk"),
@@ -216,10 +227,10 @@ def location_shapes(locations: Sequence[CacheLocation]) -> list[dict[str, Any]]:
     }
     rows = Cache.objects.filter(location__in=locations).order_by().values("location_id").annotate(**sums)
     found = {row.pop("location_id"): row for row in rows.values("location_id", *sums)}
-    return [_location_shape(one, found.get(one.pk, dict.fromkeys(sums, 0))) for one in locations]
+    return {one.pk: found.get(one.pk, dict.fromkeys(sums, 0)) for one in locations}
 
 
-def _location_shape(location: CacheLocation, sums: Mapping[str, int]) -> dict[str, Any]:
+def _location_shape(location: CacheLocation, sums: Mapping[str, int], disk: int | None) -> dict[str, Any]:
     reserved, stated = sums["reserved"], location.parent or location
     return {
         "name": location.name,
@@ -233,19 +244,20 @@ def _location_shape(location: CacheLocation, sums: Mapping[str, int]) -> dict[st
         "room_bytes": room_of(location),
         "used_bytes": location.used_bytes,
         "committed_bytes": location.used_bytes + reserved,
-        "free_bytes": _free_bytes_shown(location, reserved, sums["written"]),
+        "free_bytes": _free_bytes(location, disk, reserved, sums["written"]),
         "unused_days": location.unused_days,
         "caches": sums["caches"],
         "hits": sums["hits"],
     }
 
 
-def _free_bytes_shown(location: CacheLocation, reserved: int, written: int) -> int:
-    # Show 0 free bytes for an unreadable directory, but only here: a fill that saw a full disk would remove
-    # other caches.
+def disk_free_bytes(location: CacheLocation) -> int | None:
+    """Return the free bytes of the disk of a location's directory, which need not exist: 0 if it cannot be examined,
+    None for a volume, which only a pod could measure. `location` may be unsaved."""
     try:
-        return free_bytes(location, reserved, written)
+        return _free_on_disk(location)
     except OSError:
+        # Only where it is shown: a fill that saw a full disk would remove other caches.
         return 0
 
 
@@ -253,19 +265,24 @@ def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> 
     """Return the free bytes of a location: the rest of its limit; for a directory at most the disk's free space, for a
     volume the disk is not examined. `reserved`: the bytes promised to running fills; `written`: the part of them that
     is on the disk already. Raises OSError if the disk cannot be examined."""
-    # Only a pod could measure the free space of a volume.
-    if has_cache_volumes(location.cluster):
-        return max(0, (room_of(location) or 0) - location.used_bytes - reserved)
+    return _free_bytes(location, _free_on_disk(location), reserved, written)
+
+
+def _free_bytes(location: CacheLocation, disk: int | None, reserved: int, written: int) -> int:
+    limit = room_of(location)
+    rest = None if limit is None else limit - location.used_bytes - reserved
     # What running fills have not written yet still counts as free on the disk.
-    disk = max(0, _free_on_disk(directory_of(location)) - (reserved - written))
-    if location.room_bytes is None:
-        return disk
-    return max(0, min(disk, location.room_bytes - location.used_bytes - reserved))
+    on_disk = None if disk is None else disk - (reserved - written)
+    return max(0, min((each for each in (rest, on_disk) if each is not None), default=0))
 
 
-def _free_on_disk(path: Path) -> int:
-    """Return the free bytes of a directory's disk; if it does not exist yet, those of its nearest existing
-    parent."""
+def _free_on_disk(location: CacheLocation) -> int | None:
+    """Return the free bytes of the disk of a location's directory, None for a volume. Raises OSError if the disk cannot
+    be examined."""
+    if has_cache_volumes(location.cluster):
+        return None
+    path = directory_of(location)
+    # The first fill creates it, on the disk of its nearest existing parent.
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free

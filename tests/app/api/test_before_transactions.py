@@ -1,14 +1,17 @@
-"""The lake, which may be a bucket or be locked by a collection, is used before the transaction of a request: on SQLite
-all other writers would wait for it."""
+"""The lake, which may be a bucket or be locked by a collection, and the disks of cache locations, which may be mounted,
+are used before the transaction of a request: on SQLite all other writers would wait for them."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connection
 
-from datasets.models import Dataset
+from datasets.models import CacheLocation, Dataset
 from datasets.queries.lake import lake_of
 from tests.app.api.test_datasets import FILES, sent
+from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
 
 pytestmark = pytest.mark.django_db
@@ -79,3 +82,41 @@ def test_a_refused_commit_and_a_dry_run_write_nothing(api, dataset):
     assert api("vera").post(path, body).status == 403
     assert ben.post(path, {**body, "colour": "red"}).code == "unknown_field"
     assert not dataset.versions.exists()
+
+
+@pytest.fixture
+def looks(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Fixture: for each look at a disk, whether a transaction of the request was open."""
+    outside, made = len(connection.atomic_blocks), list[bool]()
+
+    def watch(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            made.append(len(connection.atomic_blocks) > outside)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, call)
+
+    watch(Path, "exists")
+    watch(shutil, "disk_usage")
+    return made
+
+
+def test_the_disk_of_a_cache_location_is_looked_at_before_the_transaction(api, looks, tmp_path):
+    root, place = api("root"), {"node_labels": {"zone": "b"}, "directory": str(tmp_path / "fast")}
+    made = root.post("cache-locations", {"name": "fast", "cluster": "memory", **place})
+    assert (made.status, made.body["free_bytes"] > 0) == (201, True)
+    assert (bool(looks), any(looks)) == (True, False)
+    looks.clear()
+    changed = root.patch("cache-locations/fast", {"room_bytes": 1000})
+    assert (changed.status, changed.body["free_bytes"]) == (200, 1000)
+    assert (bool(looks), any(looks)) == (True, False)
+
+
+def test_a_refused_directory_of_a_cache_location_is_named_after_the_right_to_create_one(api, tmp_path):
+    sent = {"name": "fast", "cluster": "memory", "node_labels": {"zone": "b"}, "directory": "fast"}
+    assert api("ana").post("cache-locations", sent).status == 403
+    assert api("root").post("cache-locations", sent).pointers == ["/directory"]
+    assert api("root").post("cache-locations?dry_run=true", sent | {"directory": str(tmp_path)}).status == 200
+    assert not CacheLocation.objects.filter(name="fast").exists()
