@@ -197,7 +197,7 @@ def _waiting_for_volume(details: Details) -> str:
     if "snapshot_for" in details:
         return (
             f"The volume {volume} is for one job at a time, and its snapshot for job {details['snapshot_for']} is not"
-            " taken yet. It starts when that is ready or has failed."
+            " taken yet. It starts when that is ready, has failed or is deleted."
         )
     if "driver" in details:
         return (

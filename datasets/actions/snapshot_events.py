@@ -7,30 +7,25 @@ the rows.
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, NotVisible
 from controlplane.actions.errors import Conflict
-from controlplane.models import Event
 from controlplane.models.prepared import prepared
-from controlplane.scheduling.reasons import PREEMPTED
 from datasets.actions.snapshots import REQUEST, delete_snapshot, take_snapshot
 from datasets.models import Snapshot, Volume, VolumeUse
 from datasets.models.volumes import FAILED, LONGEST_MARK, PENDING, READY
-from jobs.lifecycle import FINAL_STATES, SUCCEEDED
-from jobs.models import Attempt
+from datasets.queries.due_snapshots import BEST_METRIC, better, events_of, known_marks, preempted_attempts
+from jobs.lifecycle import FINAL_STATES
 
 logger = logging.getLogger(__name__)
 
-# Progress metrics by preference, and whether a higher value is better.
-METRICS = (("accuracy", True), ("loss", False))
 # Limit on the snapshots of a volume that one run removes, so that a run stays short; the next takes the rest.
 REMOVED_AT_ONCE = 50
 # Limit on the snapshots that one run takes by schedule, for the same reason.
@@ -43,18 +38,29 @@ def snapshot_on_events(_: datetime | None = None) -> None:
     begun = _watched_uses()
     if not begun:
         return
-    preempted, known = _preempted(), _known_marks()
+    preempted, known = preempted_attempts(), known_marks()
     for use in begun:
-        best = better(use.job.progress, use.best) if "best_metric" in use.snapshot_on else None
-        found = _events(use, preempted[use.job_id], best)
-        for events in _together([one for one in found if (use.volume_id, use.job_id, one[1]) not in known]):
-            _take(use, events)
-        # Only after its snapshot was written: once it is stored, the value is not better any more.
-        if best:
-            VolumeUse.objects.filter(pk=use.pk).update(best=best)
-        # Only after its snapshots were written, because later runs skip uses that are not watched.
-        if use.job.is_final:
-            VolumeUse.objects.filter(pk=use.pk).update(is_watched=False)
+        best = better(use.job.progress, use.best) if BEST_METRIC in use.snapshot_on else None
+        found = list(events_of(use, preempted[use.job_id], best))
+        written = {
+            mark for _, mark in found if mark in use.written or (use.volume_id, use.job_id, mark) in known
+        }
+        for events in _together([one for one in found if one[1] not in written]):
+            if _take(use, events):
+                written.update(mark for _, mark in events)
+        _note(use, [mark for _, mark in found if mark in written], best)
+
+
+def _note(use: VolumeUse, written: list[str], best: Mapping[str, Any] | None) -> None:
+    """Write what one run found of a use. Only after its snapshots were written: a new best metric that is stored is not
+    better any more, and later runs skip uses that are not watched."""
+    changes: dict[str, Any] = {"best": best} if best else {}
+    if written != use.written:
+        changes["written"] = written
+    if use.job.is_final:
+        changes["is_watched"] = False
+    if changes:
+        VolumeUse.objects.filter(pk=use.pk).update(**changes)
 
 
 @prepared
@@ -131,25 +137,6 @@ def _last(volume: Volume, found: Sequence[Snapshot], state: str) -> Sequence[Sna
     return [one for one in found if one.state == state][: volume.keep_last]
 
 
-def _events(
-    use: VolumeUse, preempted: Sequence[int], best: Mapping[str, Any] | None
-) -> Iterator[tuple[str, str]]:
-    """Yield (event, mark) for each event of the job so far that requires a snapshot, in this order of importance;
-    the mark, such as `epoch:1:7`, identifies one occurrence. `preempted`: the job's preempted attempts; `best`: its new
-    best metric, None if there is none."""
-    job, wanted = use.job, set(use.snapshot_on)
-    if "success" in wanted and job.state == SUCCEEDED:
-        yield "success", "success"
-    if "preempt" in wanted:
-        for attempt in preempted:
-            yield "preempt", f"preempt:{attempt}"
-    if best:
-        yield "best_metric", f"best:{best['value']:.9g}"
-    epoch = job.progress.get("epoch")
-    if "epoch" in wanted and isinstance(epoch, int):
-        yield "epoch", f"epoch:{job.attempt}:{epoch}"
-
-
 def _together(events: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
     """Yield the events in groups that share a snapshot: all together, as far as their marks fit into its column."""
     group: list[tuple[str, str]] = []
@@ -162,46 +149,15 @@ def _together(events: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str
         yield group
 
 
-def better(progress: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return {"name", "value"} of the job's metric if `progress` improves on `best`, the last such result ({} for
-    none), else None. The first metric that a job reports is compared throughout."""
-    for name, is_more in METRICS:
-        value = progress.get(name)
-        if best.get("name", name) != name or isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        if not best or (value > best["value"] if is_more else value < best["value"]):
-            return {"name": name, "value": value}
-        return None
-    return None
-
-
-def _preempted() -> Mapping[Any, Sequence[int]]:
-    """Return, by job, the numbers of the attempts that were preempted and whose pods are gone. Only jobs whose
-    volumes take snapshots on events."""
-    # A program that exits with 0 on SIGTERM has succeeded, and its attempt has no other reason.
-    stops = Event.objects.filter(job_id=OuterRef("job_id"), kind="job.stopping", reason=PREEMPTED)
-    ended_well = Q(outcome=SUCCEEDED) & Exists(stops.filter(at__gte=OuterRef("created_at")))
-    ended = Attempt.objects.filter(job__volume_uses__is_watched=True, ended_at__isnull=False)
-    rows = ended.filter(Q(reason=PREEMPTED) | ended_well)
-    found: defaultdict[Any, list[int]] = defaultdict(list)
-    for job, number in rows.order_by("number").values_list("job_id", "number").distinct():
-        found[job].append(number)
-    return found
-
-
-def _known_marks() -> set[tuple[Any, Any, str]]:
-    """Return (volume, job, mark) of the watched jobs' events that have a snapshot."""
-    rows = Snapshot.objects.filter(job__volume_uses__is_watched=True).exclude(mark="")
-    found = rows.values_list("volume_id", "job_id", "mark")
-    return {(volume, job, mark) for volume, job, marks in found for mark in marks.split()}
-
-
-def _take(use: VolumeUse, events: Sequence[tuple[str, str]]) -> None:
+def _take(use: VolumeUse, events: Sequence[tuple[str, str]]) -> bool:
+    """Take one snapshot for the events. Return whether they have one."""
     causes = list(dict.fromkeys(cause for cause, _ in events))
     mark = " ".join(mark for _, mark in events)
     try:
         take_snapshot(use.volume, actor=SYSTEM, causes=causes, mark=mark, job=use.job)
     except IntegrityError:
         logger.info("another loop wrote the snapshot %s of %s", mark, use.volume)
-    except Conflict as conflict:
-        logger.warning("no snapshot of %s on %s of %s: %s", use.volume, ", ".join(causes), use.job, conflict)
+    except (Conflict, NotVisible) as refusal:
+        logger.warning("no snapshot of %s on %s of %s: %s", use.volume, ", ".join(causes), use.job, refusal)
+        return False
+    return True

@@ -21,6 +21,7 @@ from controlplane.models import Command, Event, Project
 from controlplane.notation import binary_bytes
 from datasets.models import Volume
 from datasets.models.volumes import CREATING, DELETING, FAILED, ONE_JOB, PENDING, READY
+from datasets.queries.due_snapshots import due_jobs
 from datasets.queries.volumes import (
     VOLUME,
     claims_volumes,
@@ -32,7 +33,6 @@ from datasets.queries.volumes import (
 )
 from datasets.storage.claims import CLAIM_TROUBLES
 from datasets.storage.volume_files import Measured
-from jobs.lifecycle import FINAL_STATES
 
 PROVISION, REMOVE, MEASURE = "datasets.provision_volume", "datasets.remove_volume", "datasets.measure_volume"
 RESIZE, RETIER = "datasets.resize_volume", "datasets.retier_volume"
@@ -283,9 +283,10 @@ def _refuse_while_taken(volume: Volume) -> None:
             f"The snapshot {taken} is being taken of {volume.name}; wait until it is ready, or delete it."
         )
         raise Conflict("volume_in_use", detail)
-    ended = volume.uses.filter(is_watched=True, job__state__in=FINAL_STATES).select_related("job").first()
-    if ended is not None:
-        detail = f"The snapshots that {ended.job.name} asked for are not written yet; try again in a moment."
+    ended = due_jobs([volume.pk], within=None)
+    if ended:
+        _, job = ended[volume.pk]
+        detail = f"The snapshots that {job} asked for are not written yet; try again in a moment."
         raise Conflict("volume_in_use", detail)
 
 

@@ -68,6 +68,8 @@ class VolumeUse(models.Model):
     is_watched = models.BooleanField(default=False)
     # The best metric so far: {"name": "accuracy", "value": 0.93}.
     best = models.JSONField(default=dict)
+    # Marks of the job's present events that have or had a snapshot: one that was deleted is not taken again.
+    written = models.JSONField(default=list)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["volume", "job"], name="volume_use_once")]

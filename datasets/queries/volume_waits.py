@@ -4,16 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.engines.kinds import engine_kind
 from controlplane.models.prepared import Rows, prepared
-from controlplane.scheduling.reasons import PREEMPTED
 from datasets.models import Snapshot, Volume, VolumeUse
 from datasets.models.volumes import ONE_JOB, PENDING, READY
-from datasets.queries.volumes import WRITTEN_WITHIN, missing_drivers, unwritten_snapshots
-from jobs.lifecycle import QUEUED
-from jobs.models import Attempt
+from datasets.queries.due_snapshots import due_jobs
+from datasets.queries.volumes import missing_drivers
+from jobs.lifecycle import ACTIVE_STATES, QUEUED
 
 # How long a volume is kept from other jobs until a cluster's driver has the content of a snapshot. Until the snapshot
 # is ready to use may be hours.
@@ -89,9 +89,10 @@ def _waits(wanted: Sequence[tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
 
 
 def _holders(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
-    held = VolumeUse.objects.filter(
-        volume__in=volumes, job__pods__isnull=False, job__pods__released_at__isnull=True
-    )
+    has_pods = Q(job__pods__isnull=False, job__pods__released_at__isnull=True)
+    # Its pods may be released before the loop has recorded that it ended, and what it was preempted or succeeded for.
+    is_active = Q(job__state__in=ACTIVE_STATES)
+    held = VolumeUse.objects.filter(has_pods | is_active, volume__in=volumes)
     rows = held.order_by("job__submit_rank").values_list("volume_id", "job_id", "job__name").distinct()
     found: dict[Any, tuple[Any, str]] = {}
     for volume, job, name in rows:
@@ -102,7 +103,7 @@ def _holders(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
 def _awaited_snapshots(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
     """Return the job (id and name) by volume whose events' snapshots of it have to be taken before another job may
     write to it: they would hold what that job wrote. Each wait has a limit."""
-    return _pending_snapshots(volumes) | _unwritten_preemptions(volumes) | unwritten_snapshots(volumes)
+    return _pending_snapshots(volumes) | due_jobs(volumes)
 
 
 def _pending_snapshots(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
@@ -116,23 +117,3 @@ def _pending_snapshots(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
         for volume, job, name, created_at, engine in rows.values_list(*columns)
         if created_at >= cut or not engine_kind(engine).claims_volumes
     }
-
-
-def _unwritten_preemptions(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
-    """Return the jobs (id and name) by volume that were just preempted and wait for room, and whose snapshots of that
-    the loop has not written yet."""
-    uses = VolumeUse.objects.filter(
-        volume__in=volumes, is_watched=True, job__state=QUEUED, job__attempt__gt=0
-    )
-    return {
-        use.volume_id: (use.job_id, use.job.name)
-        for use in uses.select_related("job")
-        if "preempt" in use.snapshot_on and _is_preemption_unwritten(use)
-    }
-
-
-def _is_preemption_unwritten(use: VolumeUse) -> bool:
-    number, since = use.job.attempt, timezone.now() - WRITTEN_WITHIN
-    last = Attempt.objects.filter(job=use.job_id, number=number, reason=PREEMPTED, ended_at__gte=since)
-    marks = Snapshot.objects.filter(volume=use.volume_id, job=use.job_id).values_list("mark", flat=True)
-    return last.exists() and not any(f"preempt:{number}" in mark.split() for mark in marks)

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,13 +9,13 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import QuerySet, Window
 from django.db.models.functions import RowNumber
-from django.utils import timezone
 
 from controlplane.engines.base import Mount
 from controlplane.engines.kinds import engine_kind, engine_kinds
 from controlplane.models import Cluster, Command, Project
 from datasets.models import KnownStorageClass, Snapshot, SnapshotCause, Volume, VolumeUse
 from datasets.models.volumes import READY
+from datasets.queries.due_snapshots import due_jobs
 from datasets.storage.claims import claim_name
 from datasets.storage.classes import StorageClass
 from datasets.storage.volumes import MountedVolumes
@@ -25,9 +24,6 @@ from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES
 TIB = 1 << 40
 VOLUME, SNAPSHOT = "volume", "snapshot"  # subjects of commands
 USES_SHOWN = 100
-# How long snapshots for a job that has ended are expected to be written; longer than any pass of the loop, which looks
-# for events every two seconds. A limit, so that a failure of that step keeps no job from a volume.
-WRITTEN_WITHIN = timedelta(seconds=30)
 
 
 def storage_class_named(name: str) -> StorageClass:
@@ -181,15 +177,6 @@ def writing_pods(volume: Volume) -> frozenset[str]:
     return frozenset(f"{job}.{rank}" for job, rank in uses.values_list("job_id", "job__pods__rank"))
 
 
-def unwritten_snapshots(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
-    """Return the jobs (id and name) by volume that have just ended and whose events the loop has not looked at since:
-    snapshots may be due for them. One query."""
-    since = timezone.now() - WRITTEN_WITHIN
-    uses = VolumeUse.objects.filter(volume__in=volumes, is_watched=True, job__finished_at__gte=since)
-    rows = uses.filter(job__state__in=FINAL_STATES).values_list("volume_id", "job_id", "job__name")
-    return {volume: (job, name) for volume, job, name in rows}
-
-
 def _with_pods(uses: QuerySet[VolumeUse]) -> list[str]:
     held = uses.filter(job__pods__isnull=False, job__pods__released_at__isnull=True)
     return sorted({str(job) for job in held.values_list("job_id", flat=True)})
@@ -201,13 +188,13 @@ def volume_rows(rows: QuerySet[Volume]) -> list[Volume]:
 
 
 def volume_shapes(volumes: Sequence[Volume]) -> list[dict[str, Any]]:
-    """Return volumes in REST form, with the unfinished jobs that mount them; at most four more queries for
+    """Return volumes in REST form, with the unfinished jobs that mount them; at most six more queries for
     any number."""
     uses: defaultdict[Any, list[VolumeUse]] = defaultdict(list)
     for use in _first_uses(volumes):
         uses[use.volume_id].append(use)
     progress = progress_of(VOLUME, [volume.pk for volume in volumes if volume.state != READY])
-    due = unwritten_snapshots([volume.pk for volume in volumes])
+    due = due_jobs([volume.pk for volume in volumes])
     # A cluster's storage class may have the same name as one configured here.
     ours = {volume.storage_class for volume in volumes if not claims_volumes(volume.project)}
     classes = storage_classes_named(ours)

@@ -8,15 +8,16 @@ from django.conf import settings
 from django.utils import timezone
 
 from controlplane.models import Command, Project
-from controlplane.scheduling.reasons import describe
-from datasets.actions.snapshot_events import snapshot_on_events
-from datasets.actions.snapshots import snapshot_waits, take_snapshot
+from controlplane.scheduling.reasons import PREEMPTED, describe
+from datasets.actions.snapshot_events import snapshot_on_events, snapshot_on_schedule
+from datasets.actions.snapshots import delete_snapshot, snapshot_failed, snapshot_waits, take_snapshot
 from datasets.actions.volume_care import measure_volumes
-from datasets.actions.volumes import set_access_mode
+from datasets.actions.volumes import delete_volume, edit_volume, set_access_mode
 from datasets.models import KnownStorageClass, Snapshot, Volume
-from datasets.queries.volume_waits import volume_waits
-from datasets.queries.volumes import running_jobs
+from datasets.queries.volume_waits import volume_waits, waiting_jobs
+from datasets.queries.volumes import running_jobs, volume_shape
 from jobs.actions import stop_job
+from jobs.models import Attempt, Job
 from jobs.queries import job_detail
 from jobs.scaling import scale_job
 from tests.builders import make_cluster, make_job, make_project, make_user
@@ -156,7 +157,7 @@ def test_the_next_job_of_a_volume_starts_when_the_last_snapshot_of_the_job_befor
         "waiting_for_volume",
         (
             "The volume data is for one job at a time, and its snapshot for job first is not taken yet. It starts when"
-            " that is ready or has failed."
+            " that is ready, has failed or is deleted."
         ),
     )
     taking = write_snapshots()
@@ -193,6 +194,81 @@ def test_a_snapshot_in_trouble_or_of_a_request_keeps_no_job_from_its_volume(plan
         "a socket, pipe or device is not in it: pipe. second began to write to data before this was taken."
     )
     assert Snapshot.objects.get(mark="").message == "", "a request has no such moment"
+
+
+@pytest.mark.parametrize("events", [["success"], ["preempt"], ["success", "preempt"]])
+def test_a_job_that_failed_leaves_its_volume_at_once_unless_an_event_may_be_due(plant, events):
+    volume, first, second = two_jobs_of_a_volume(plant, *events)
+    plant.engine.finish(f"{first.pk}-1-0", exit_code=1)
+    plant.settle()
+    assert plant.states() == {"first": "failed", "second": "running"}
+    assert volume_shape(volume)["snapshots_due_for"] is None
+    stop_job(second, actor=SYSTEM)
+    plant.settle()
+    delete_volume(volume, actor=SYSTEM)
+
+
+def test_the_last_epoch_of_a_failed_job_is_taken_before_the_next_job_writes(plant):
+    """Telemetry may read it only after the job's end."""
+    volume, first, _ = two_jobs_of_a_volume(plant, "epoch")
+    plant.engine.finish(f"{first.pk}-1-0", exit_code=1)
+    plant.settle()
+    assert plant.states() == {"first": "failed", "second": "queued"}
+    assert volume_shape(volume)["snapshots_due_for"] == "first"
+    write_snapshots()
+    plant.settle()
+    assert plant.states()["second"] == "running"
+
+
+@pytest.mark.parametrize("ends", ["deleted", "failed"])
+def test_a_snapshot_that_ends_without_content_frees_its_volume(plant, ends):
+    _, first, _ = two_jobs_of_a_volume(plant, "success")
+    succeed(plant, first)
+    write_snapshots()
+    snapshot = Snapshot.objects.get()
+    plant.settle()
+    assert plant.states()["second"] == "queued"
+    if ends == "deleted":
+        delete_snapshot(snapshot, actor=SYSTEM)
+    else:
+        snapshot_failed(str(snapshot.pk), "no_room", "There is no room.")
+    plant.settle()
+    assert plant.states()["second"] == "running"
+
+
+def test_the_schedule_of_a_volume_keeps_no_job_from_it(plant):
+    volume, first, _ = two_jobs_of_a_volume(plant, "success")
+    edit_volume(volume, {"snapshot_minutes": 5, "keep_last": 2}, actor=SYSTEM)
+    snapshot_on_schedule(timezone.now() + timedelta(minutes=6))
+    taking = Command.objects.unfinished().filter(kind="datasets.take_snapshot")
+    taking.update(not_before=timezone.now() + timedelta(hours=1))
+    succeed(plant, first)
+    snapshot_on_events()
+    plant.settle()
+    states = {one.causes[0]: one.state for one in Snapshot.objects.all()}
+    assert states == {"schedule": "pending", "success": "ready"}
+    assert plant.states()["second"] == "running"
+
+
+def test_a_job_keeps_its_volume_until_its_end_is_recorded(plant):
+    """An operator's word that a node is dead releases its pods before the loop ends their jobs."""
+    _, first, second = two_jobs_of_a_volume(plant, "success")
+    first.pods.update(released_at=timezone.now())
+    assert waiting_jobs([second.pk]) == {str(second.pk)}
+
+
+def test_a_preempted_job_that_is_suspended_has_its_snapshot_before_another_job_writes(plant):
+    _, first, second = two_jobs_of_a_volume(plant, "preempt")
+    ended = {"ended_at": timezone.now(), "reason": PREEMPTED, "outcome": "disrupted"}
+    Attempt.objects.filter(job=first).update(**ended)
+    first.pods.update(released_at=timezone.now())
+    Job.objects.filter(pk=first.pk).update(state="suspended")
+    assert waiting_jobs([second.pk]) == {str(second.pk)}
+    taking = write_snapshots()
+    assert waiting_jobs([second.pk]) == {str(second.pk)}, "it is pending"
+    taking.update(not_before=timezone.now())
+    work()
+    assert waiting_jobs([second.pk]) == frozenset()
 
 
 def test_a_job_without_events_leaves_its_volume_at_once(plant):

@@ -16,7 +16,7 @@ from controlplane.engines.base import EngineUnreachable
 from controlplane.models import Command, Event
 from controlplane.scheduling.reasons import PREEMPTED
 from datasets.actions.snapshot_events import better, remove_old_snapshots, snapshot_on_events
-from datasets.actions.snapshots import take_snapshot
+from datasets.actions.snapshots import delete_snapshot, take_snapshot
 from datasets.actions.volumes import create_volume
 from datasets.models import Snapshot, Volume, VolumeUse
 from datasets.storage import volumes as storage_module
@@ -219,6 +219,26 @@ def test_a_job_that_ends_well_when_it_is_preempted_has_a_snapshot_of_that(
         ended_at=timezone.now(), outcome="succeeded", reason="completed"
     )
     assert taken() == expected
+
+
+@pytest.mark.parametrize("deleted_by", ["user", "rule"])
+def test_a_deleted_snapshot_of_an_event_is_not_taken_again(cast, volume, deleted_by: str):
+    job = watched_job(cast, "preempt", "epoch", progress={"epoch": 1})
+    for number in (1, 2):
+        Attempt.objects.create(
+            job=job, number=number, ended_at=timezone.now(), reason="preempted", outcome="disrupted"
+        )
+        snapshot_on_events()
+    before = taken()
+    assert before == [("preempt,epoch", "preempt:1 epoch:1:1"), ("preempt", "preempt:2")]
+    work()
+    if deleted_by == "rule":
+        Volume.objects.update(keep_last=1)
+        remove_old_snapshots()
+    else:
+        delete_snapshot(Snapshot.objects.get(number=1), actor=SYSTEM)
+    work()
+    assert taken() == before[1:]
 
 
 def test_a_job_that_failed_or_asked_for_nothing_makes_no_snapshot(cast, volume):
