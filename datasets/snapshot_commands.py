@@ -9,6 +9,7 @@ from typing import Any
 from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
+from controlplane.engines.base import NOT_PERMITTED
 from controlplane.models import Command
 from datasets.actions.snapshots import (
     REMOVE,
@@ -70,7 +71,11 @@ class TakeSnapshot(CommandHandler):
         snapshot_waits(command.subject_id, refusal.code, refusal.message)
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        snapshot_failed(command.subject_id, refusal.code, refusal.message)
+        words = refusal.message
+        if refusal.code == NOT_PERMITTED:
+            # The moment that it was to keep is over, so that nothing takes it when the right is granted.
+            words += " This snapshot is not tried again: when that is granted, take another."
+        snapshot_failed(command.subject_id, refusal.code, words)
 
     def _take(self, snapshot: Snapshot, storage: VolumeStorage, run: CommandRun) -> tuple[Taken, str]:
         assert snapshot.volume is not None

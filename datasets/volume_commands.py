@@ -8,6 +8,7 @@ from django.utils import timezone
 from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
+from controlplane.engines.base import NOT_PERMITTED
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.models import Command
 from datasets.actions.volumes import (
@@ -101,7 +102,11 @@ class ProvisionVolume(VolumeCommand):
             volume_ready(command.subject_id, result[0])
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        volume_failed(command.subject_id, refusal.code, refusal.message)
+        words = refusal.message
+        if refusal.code == NOT_PERMITTED:
+            name = Volume.objects.filter(pk=command.subject_id).values_list("name", flat=True).first()
+            words += f" It is not tried again: when that is granted, delete {name} and create it again."
+        volume_failed(command.subject_id, refusal.code, words)
 
 
 @register

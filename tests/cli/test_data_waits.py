@@ -97,6 +97,25 @@ def test_a_download_waits_while_a_pod_reads_the_file_and_says_so_once(server, ya
     assert sum(waited[3:]) == 5.0
 
 
+def test_a_list_of_snapshots_says_why_some_failed(server, yard):
+    row = {"job": None, "cause": "schedule", "progress": {}, "consistency": None, "size_bytes": None}
+    row |= {"new_bytes": None, "created_at": "2026-11-29T09:00:00Z"}
+    failed = {"state": "failed", "reason": "not_permitted", "message": "Grant it that verb. Take another."}
+    ready = {"state": "ready", "reason": "", "message": "a pipe is not in it: p"}
+    names = [f"data@{number}" for number in range(9, 4, -1)]
+    rows = [row | {"id": name, "name": name, "status": failed} for name in names]
+    server.on("GET", "snapshots", page(row | {"id": "1", "name": "data@10", "status": ready}, *rows))
+    ran = yard("snapshot", "list")
+    assert ran.code == 0, ran.err
+    assert ran.err.splitlines() == [
+        "data@9 failed: Grant it that verb. Take another.",
+        "data@8 failed: Grant it that verb. Take another.",
+        "data@7 failed: Grant it that verb. Take another.",
+        "the others with a problem: yard snapshot list -o wide",
+    ]
+    assert yard("snapshot", "list", "-o", "wide").err == ""
+
+
 def test_the_snapshot_at_the_end_of_a_job_is_waited_for(server, yard, monkeypatch):
     waited = []
     monkeypatch.setattr(

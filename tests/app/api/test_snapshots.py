@@ -12,7 +12,7 @@ from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import delete_project
 from controlplane.commands.errors import Cancelled
 from controlplane.commands.tasks import carry_out_here
-from controlplane.engines.base import EngineUnreachable
+from controlplane.engines.base import NOT_PERMITTED, EngineUnreachable
 from controlplane.models import Command, Event
 from controlplane.scheduling.reasons import PREEMPTED
 from datasets.actions.snapshot_events import better, remove_old_snapshots, snapshot_on_events
@@ -20,6 +20,7 @@ from datasets.actions.snapshots import delete_snapshot, take_snapshot
 from datasets.actions.volumes import create_volume
 from datasets.models import Snapshot, Volume, VolumeUse
 from datasets.storage import volumes as storage_module
+from datasets.storage.base import Blocked
 from datasets.storage.volumes import FolderVolumes
 from jobs.models import Attempt, Job
 from jobs.transitions import Target, send
@@ -108,6 +109,28 @@ def test_a_snapshot_that_cannot_be_taken_says_why_and_blocks_nothing(api, cast, 
     assert (event.reason, event.message) == ("disk_full", f"Snapshot {failed}: failed. {failed.message}")
     assert make_snapshot(volume).state == "ready"
     assert api("ana").delete(f"snapshots/{failed.pk}").status == 200
+
+
+def test_what_a_missing_right_ends_says_what_to_do_once_it_is_granted(api, cast, volume, monkeypatch):
+    def forbidden(*_: Any, **__: Any) -> Any:
+        raise Blocked(
+            NOT_PERMITTED, "Trainyard's account may not create it. Grant it that verb.", is_passing=False
+        )
+
+    monkeypatch.setattr(FolderVolumes, "take", forbidden)
+    monkeypatch.setattr(FolderVolumes, "provision", forbidden)
+    take_snapshot(volume, actor=SYSTEM)
+    create_volume(cast.project, {"name": "other", "size": 1 << 30}, actor=SYSTEM)
+    work()
+    [snapshot], [made] = (
+        api("ben").get(path).body["results"] for path in ("snapshots", "volumes?name=other")
+    )
+    assert snapshot["status"]["message"].endswith(
+        "Grant it that verb. This snapshot is not tried again: when that is granted, take another."
+    )
+    assert made["status"]["message"].endswith(
+        "Grant it that verb. It is not tried again: when that is granted, delete other and create it again."
+    )
 
 
 def test_a_worker_killed_between_the_files_and_the_row_leaves_one_snapshot(volume, monkeypatch):
