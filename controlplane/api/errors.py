@@ -73,10 +73,6 @@ def _unauthenticated(error: rest.APIException) -> Problem:
     return Problem(401, "not_authenticated", detail, headers=challenge)
 
 
-def _unsupported(error: rest.UnsupportedMediaType) -> Problem:
-    return Problem(415, "unsupported_media_type", "Send the body as application/json, in UTF-8.")
-
-
 def _by_status(error: rest.APIException) -> Problem:
     codes = {404: "not_found", 406: "not_acceptable", 400: "bad_request"}
     return Problem(error.status_code, codes.get(error.status_code, "refused"), str(error.detail))
@@ -122,7 +118,6 @@ _TRANSLATIONS: tuple[Translation, ...] = (
     ((rest.NotAuthenticated, rest.AuthenticationFailed), _unauthenticated),
     (rest.PermissionDenied, lambda error: Problem(403, "forbidden", str(error.detail))),
     (rest.MethodNotAllowed, lambda error: Problem(405, "method_not_allowed", str(error.detail))),
-    (rest.UnsupportedMediaType, _unsupported),
     # After its subclasses: the first match counts.
     (rest.APIException, _by_status),
     (Http404, _always(404, "not_found", "There is nothing at this address.")),

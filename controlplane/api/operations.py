@@ -40,6 +40,7 @@ HEADERS = {
 }
 DRY_RUN = query.switch("Run every check and answer as if it were done, but write nothing.", False)
 EVENT_STREAM = "text/event-stream"
+_ENCODINGS = {JSON: ", in UTF-8"}
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
 
 
@@ -147,7 +148,13 @@ class OneMediaType(BaseContentNegotiation):
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         media = (request.content_type or "").partition(";")[0].strip().lower()
-        return next((parser for parser in parsers if parser.media_type == media), None)
+        for parser in parsers:
+            if parser.media_type == media:
+                return parser
+        taken = " or ".join(
+            f"{parser.media_type}{_ENCODINGS.get(parser.media_type, '')}" for parser in parsers
+        )
+        raise Problem(415, "unsupported_media_type", f"Send the body as {taken}.")
 
     def select_renderer(
         self, request: Request, renderers: Any, format_suffix: str | None = None

@@ -15,6 +15,7 @@ from tests.app.api.client import Api, Reply
 from tests.app.api.placing import place
 from tests.builders import make_job
 from tests.cast import Cast
+from tests.datasets import make_dataset
 
 pytestmark = pytest.mark.django_db
 AsPerson = Callable[[str], Api]
@@ -357,6 +358,23 @@ def test_request_ids_are_echoed_made_and_kept_in_the_audit(api: AsPerson, cast: 
     entry = AuditEntry.objects.get(verb="job.submitted")
     assert (entry.request_id, entry.actor, entry.address) == ("abc-3", "ben", "127.0.0.1")
     assert entry.token_prefix.startswith("yard_")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "taken"),
+    [
+        ("POST", "projects/team-a/jobs", "application/json, in UTF-8"),
+        ("PUT", "datasets/{dataset}/content/packs", "application/octet-stream"),
+        ("PUT", "projects/team-a/code/sha256:" + "0" * 64 + "/content", "application/x-tar"),
+    ],
+)
+def test_a_body_of_another_type_is_answered_with_the_one_that_the_route_takes(
+    api: AsPerson, cast: Cast, method: str, path: str, taken: str
+):
+    dataset = make_dataset(cast.project)
+    refused = api("ben").send(method, path.format(dataset=dataset.pk), b"{}", content_type="text/plain")
+    assert (refused.status, refused.code) == (415, "unsupported_media_type")
+    assert refused.body["detail"] == f"Send the body as {taken}."
 
 
 def test_http_says_what_http_means(api: AsPerson, job: Job):
