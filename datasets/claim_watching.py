@@ -18,7 +18,7 @@ from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command
 from datasets.actions.cache_locations import LOCATION
 from datasets.actions.volumes import CHECK
-from datasets.cache_commands import CHECK_LOCATION
+from datasets.command_handlers.caches import CHECK_LOCATION
 from datasets.models import CacheLocation, Volume
 from datasets.models.volumes import FAILED, READY
 from datasets.queries.volumes import VOLUME

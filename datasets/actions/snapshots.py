@@ -111,7 +111,7 @@ def delete_snapshot(snapshot: Snapshot, *, actor: Actor) -> None:
 
 
 def snapshot_ready(snapshot_id: str, taken: Taken, consistency: str) -> None:
-    """Mark a pending snapshot (by id) as taken. `consistency`: a constant of datasets.snapshot_commands: nothing was
+    """Mark a pending snapshot (by id) as taken. `consistency`: a constant of command_handlers.snapshots: nothing was
     writing, all programs had paused, or neither. Call it in the transaction that ends the command."""
     fields = {
         "files": taken.files,

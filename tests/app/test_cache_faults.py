@@ -17,7 +17,7 @@ from datasets.actions.caches import (
     cache_version,
     location_for,
 )
-from datasets.cache_commands import FillCache
+from datasets.command_handlers.caches import FillCache
 from datasets.ingest.worker import WorkerFailed
 from datasets.models import Cache, CacheLocation, Dataset
 from datasets.queries.caches import directory_of

@@ -24,7 +24,7 @@ from datasets.actions.caches import (
     pin_cache,
 )
 from datasets.actions.datasets import delete_dataset, edit_dataset, tag_version
-from datasets.cache_commands import FillCache, _Reporter
+from datasets.command_handlers.caches import FillCache, _Reporter
 from datasets.live_topics import read_dataset
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
 from datasets.queries.caches import cache_shape, directory_of
@@ -325,7 +325,7 @@ def test_how_large_files_came_is_known_also_after_a_fill_that_was_killed_at_once
 def test_a_fill_shows_its_progress_on_the_feed(
     people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("datasets.cache_commands.REPORT_SECONDS", 0)
+    monkeypatch.setattr("datasets.command_handlers.caches.REPORT_SECONDS", 0)
     seen: list[dict[str, Any]] = []
     append = Event.objects.append
 
@@ -351,7 +351,7 @@ def test_what_an_earlier_fill_left_is_not_in_the_rate_of_the_next(
     people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ):
     """After a worker was killed, 90 % seemed to come within a second, and the rest to be seconds away."""
-    monkeypatch.setattr("datasets.cache_commands.REPORT_SECONDS", 0)
+    monkeypatch.setattr("datasets.command_handlers.caches.REPORT_SECONDS", 0)
     monkeypatch.setattr(CommandRun, "report", lambda *_: None)
     cache = cache_version(xray.versions.get(number=2), location_for(plant.cluster), actor=SYSTEM)
     Cache.objects.update(state="filling")
@@ -366,7 +366,7 @@ def test_what_an_earlier_fill_left_is_not_in_the_rate_of_the_next(
 def test_a_cache_that_is_cleared_while_it_is_filled_leaves_nothing(
     people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("datasets.cache_commands.REPORT_SECONDS", 0)
+    monkeypatch.setattr("datasets.command_handlers.caches.REPORT_SECONDS", 0)
     cache = cache_version(xray.versions.get(number=2), location_for(plant.cluster), actor=SYSTEM)
     report = CommandRun.report
 

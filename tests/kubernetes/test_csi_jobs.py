@@ -154,7 +154,7 @@ def seen(yard: Yard, volume: Volume, reads: Callable[[], Any]) -> Any:
 def test_a_snapshot_that_its_driver_does_not_delete_stays_until_the_driver_works(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    monkeypatch.setattr("datasets.snapshot_commands.UNSHOWN_TRIES", 1)
+    monkeypatch.setattr("datasets.command_handlers.snapshots.UNSHOWN_TRIES", 1)
     project = yard.project()
     fields = {"name": "data", "size": 1 << 24, "storage_class": csi_rig.CLASS}
     volume = create_volume(project, fields, actor=SYSTEM)

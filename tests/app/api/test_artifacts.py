@@ -213,7 +213,7 @@ def test_an_artifact_waits_for_a_lake_that_is_away(cast, monkeypatch, cause):
         raise cause
 
     with monkeypatch.context() as patch:
-        patch.setattr("datasets.artifact_commands.sync_tree", refuse)
+        patch.setattr("datasets.command_handlers.artifacts.sync_tree", refuse)
         keep_artifacts()
         for _ in range(6):
             Command.objects.filter(kind=KEEP).update(not_before=Now())

@@ -13,10 +13,10 @@ from controlplane.commands.tasks import carry_out_here
 from controlplane.engines.base import EngineUnreachable
 from controlplane.models import Command
 from datasets.actions.snapshots import REMOVE, delete_snapshot, restore_snapshot, take_snapshot
+from datasets.command_handlers.snapshots import UNSHOWN_TRIES
 from datasets.models import Snapshot, Volume
 from datasets.pod_quiesce import PodPause
 from datasets.queries.volumes import snapshot_shape
-from datasets.snapshot_commands import UNSHOWN_TRIES
 from datasets.storage.base import UNLIMITED, Blocked
 from datasets.storage.claims import NOT_DELETED, NOT_PROVISIONED
 from datasets.storage.volumes import Taken
@@ -63,8 +63,8 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     driver = Driver()
-    monkeypatch.setattr("datasets.snapshot_commands.storage_of_snapshot", lambda snapshot: driver)
-    monkeypatch.setattr("datasets.snapshot_commands.claims_volumes", lambda project: True)
+    monkeypatch.setattr("datasets.command_handlers.snapshots.storage_of_snapshot", lambda snapshot: driver)
+    monkeypatch.setattr("datasets.command_handlers.snapshots.claims_volumes", lambda project: True)
     return driver
 
 
@@ -101,7 +101,7 @@ def test_programs_pause_again_if_the_cluster_was_not_asked_when_they_did(
         paused.append(key)
         return nullcontext(pause)
 
-    monkeypatch.setattr("datasets.snapshot_commands.quiesced_by_pod", quiesced)
+    monkeypatch.setattr("datasets.command_handlers.snapshots.quiesced_by_pod", quiesced)
     driver.answers = [first, "ready"]
     place(make_job(cast.project, volumes=[{"volume": make_volume(cast.project).name, "mount_path": "/mnt"}]))
     command = Command.objects.get(subject_id=take_snapshot(Volume.objects.get(), actor=SYSTEM).pk)
@@ -124,8 +124,8 @@ def test_programs_stay_paused_for_the_content_while_other_commands_wait(
     pause = PodPause(None, UNLIMITED)
     pause.has_paused = has_paused
     monkeypatch.setattr(PodPause, "has_lasted", lambda pause: pause.has_paused)
-    monkeypatch.setattr("datasets.snapshot_commands.quiesced_by_pod", lambda *_: nullcontext(pause))
-    monkeypatch.setattr("datasets.snapshot_commands.LONGEST_PAUSE_SECONDS", seconds)
+    monkeypatch.setattr("datasets.command_handlers.snapshots.quiesced_by_pod", lambda *_: nullcontext(pause))
+    monkeypatch.setattr("datasets.command_handlers.snapshots.LONGEST_PAUSE_SECONDS", seconds)
     driver.answers = ["slow"]
     volume, other = make_volume(cast.project), make_volume(cast.project, "other")
     place(make_job(cast.project, volumes=[{"volume": "data", "mount_path": "/mnt"}]))
@@ -157,7 +157,7 @@ def test_a_restore_that_its_driver_copies_says_why_it_waits_and_fails_after_an_h
     cast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = make_snapshot(make_volume(cast.project))
-    monkeypatch.setattr("datasets.volume_commands.storage_of_volume", lambda volume: Driver())
+    monkeypatch.setattr("datasets.command_handlers.volumes.storage_of_volume", lambda volume: Driver())
     volume = restore_snapshot(snapshot, "back", actor=SYSTEM)
     making, seen = Command.objects.get(subject_id=volume.pk), []
     for hours in (0,) * CommandHandler.max_tries + (1,):

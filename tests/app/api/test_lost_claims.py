@@ -14,8 +14,8 @@ from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.caches import CACHE, FILL_CACHE, location_for
 from datasets.actions.volume_care import end_jobs_without_volume
 from datasets.actions.volumes import CHECK, create_volume, delete_volume
-from datasets.cache_commands import CHECK_LOCATION
 from datasets.claim_watching import CHECKED_EVERY, check_claims
+from datasets.command_handlers.caches import CHECK_LOCATION
 from datasets.models import Cache, CacheLocation, Volume
 from datasets.queries.volume_waits import waiting_jobs
 from datasets.storage.claims import (

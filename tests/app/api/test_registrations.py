@@ -13,10 +13,10 @@ from django.utils import timezone
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import Command
 from datasets.actions.registrations import REGISTER
+from datasets.command_handlers.registrations import RegisterDirectory
 from datasets.ingest.worker import WorkerFailed
 from datasets.models import Dataset, DatasetRegistration
 from datasets.queries.lake import lake_of
-from datasets.registration_commands import RegisterDirectory
 from datasets.storage.base import Blocked
 from datasets.storage.folder import WHOLE_BYTES
 from tests.cast import Cast
@@ -186,7 +186,7 @@ def test_a_registration_that_is_tried_again_says_why_on_the_page_and_then_ends(
     page = Client()
     page.force_login(cast.ben)
     with monkeypatch.context() as patch:
-        patch.setattr("datasets.registration_commands.sync_tree", refuse)
+        patch.setattr("datasets.command_handlers.registrations.sync_tree", refuse)
         wait_until(carry_out_due, what="the try that is refused")
         waits = state(api, dataset, row)
         assert (waits["state"], waits["reason"]) == ("pending", {"code": "not_stored", "message": away})
@@ -210,7 +210,7 @@ def test_a_registration_waits_for_the_lake_as_long_as_it_takes(
 
     row = register(api, dataset, source).body
     with monkeypatch.context() as patch:
-        patch.setattr("datasets.registration_commands.sync_tree", refuse)
+        patch.setattr("datasets.command_handlers.registrations.sync_tree", refuse)
         for _ in range(RegisterDirectory.max_tries + 1):
             Command.objects.unfinished().update(not_before=timezone.now())
             wait_until(carry_out_due, what="the try that is refused")

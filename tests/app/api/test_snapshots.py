@@ -101,7 +101,7 @@ def test_a_snapshot_that_cannot_be_taken_says_why_and_blocks_nothing(api, cast, 
 
     with monkeypatch.context() as patch:
         patch.setattr(storage_module, "sync_file_system", full)
-        patch.setattr("datasets.snapshot_commands.TakeSnapshot.max_tries", 1)
+        patch.setattr("datasets.command_handlers.snapshots.TakeSnapshot.max_tries", 1)
         failed = make_snapshot(volume)
     assert (failed.state, failed.reason) == ("failed", "disk_full")
     assert "free space" in failed.message
@@ -143,7 +143,7 @@ def test_a_worker_killed_between_the_files_and_the_row_leaves_one_snapshot(volum
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("datasets.snapshot_commands.snapshot_ready", killed)
+        patch.setattr("datasets.command_handlers.snapshots.snapshot_ready", killed)
         with pytest.raises(Killed):
             make_snapshot(volume)
     [snapshot] = Snapshot.objects.all()

@@ -12,11 +12,11 @@ from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import Command, Event
 from datasets.actions.volume_care import note_storage_classes
 from datasets.actions.volumes import create_volume
+from datasets.command_handlers.volumes import ProvisionVolume
 from datasets.models import Volume
 from datasets.queries.volumes import volume_mount
 from datasets.storage.base import Blocked, Budget
 from datasets.storage.classes import storage_classes
-from datasets.volume_commands import ProvisionVolume
 from tests.served_anf import ServedAnf, served_anf
 from tests.served_ontap import ServedOntap, served_ontap
 from tests.volumes import GIB, directory_of, make_snapshot, make_volume, read, work, write

@@ -177,7 +177,7 @@ def test_a_lake_that_is_away_when_charges_are_counted_is_the_reason(
         raise Blocked("unreachable", "The bucket does not answer.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("datasets.cache_commands.charges", refuse)
+        patch.setattr("datasets.command_handlers.caches.charges", refuse)
         wait_until(carry_out_due, what="the try that is refused")
     assert Command.objects.get(kind=kind).error == "The bucket does not answer."
 

@@ -18,8 +18,8 @@ from datasets.actions.cache_locations import REMOVE_VOLUME, create_location, edi
 from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_version, clear_cache, location_for
 from datasets.actions.job_data import follow_room
-from datasets.cache_commands import CHECK_LOCATION
 from datasets.claim_watching import check_claims
+from datasets.command_handlers.caches import CHECK_LOCATION
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
 from datasets.queries.caches import room_of
 from datasets.queries.job_data import dataset_mounts, observe_data

@@ -56,7 +56,7 @@ def volume(cast: Cast) -> Volume:
 def engine(cast: Cast, volume: Volume, monkeypatch: pytest.MonkeyPatch) -> Engine:
     Cluster.objects.filter(pk=cast.project.cluster_id).update(engine="kubernetes")
     engine = Engine()
-    monkeypatch.setattr("datasets.volume_reading_commands.engine_for", lambda cluster: engine)
+    monkeypatch.setattr("datasets.command_handlers.volume_readings.engine_for", lambda cluster: engine)
     return engine
 
 

@@ -11,10 +11,10 @@ from django.utils import timezone
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.commands.errors import CommandRefused
 from controlplane.models import AuditEntry, Command, Event
-from datasets import cache_commands
 from datasets.actions.caches import location_for
 from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_schedule
 from datasets.actions.volumes import volume_failed
+from datasets.command_handlers import caches as cache_handlers
 from datasets.loop_steps import STEPS
 from datasets.models import Cache, CacheLocation, CodeImport, Volume
 from datasets.queries.caches import store_of
@@ -174,7 +174,7 @@ def test_two_fills_at_once_do_not_both_take_the_last_room(cast):
     assert reserve(second) == "making_room"
     # both are tried again, such as after a crash
     Cache.objects.update(reserved_bytes=700)
-    assert [cache_commands._begin(one) for one in (first, second)] == [True, True]
+    assert [cache_handlers._begin(one) for one in (first, second)] == [True, True]
     assert reserve(first) is None
     assert reserve(second) == "making_room"
     Cache.objects.filter(pk=first.pk).update(state=Cache.FAILED)
@@ -195,7 +195,7 @@ def test_what_a_fill_has_written_is_not_counted_twice(cast, monkeypatch):
 
 
 def test_a_fill_waits_for_a_lake_that_is_away():
-    handler, tried = cache_commands.FillCache(), Command(kind=cache_commands.FILL_CACHE, tries=99)
+    handler, tried = cache_handlers.FillCache(), Command(kind=cache_handlers.FILL_CACHE, tries=99)
     assert handler.may_retry(tried, CommandRefused("unreachable", "", is_passing=True))
     assert not handler.may_retry(tried, CommandRefused("engine_error", ""))
 
@@ -204,7 +204,7 @@ def reserve(cache: Cache) -> str | None:
     """Reserve the room that a fill needs, as its handler does; return the refusal's code."""
     manifest = manifest_named(cache.version.dataset.project, cache.version.manifest)
     try:
-        cache_commands._make_room(cache, store_of(cache.location), manifest)
+        cache_handlers._make_room(cache, store_of(cache.location), manifest)
     except CommandRefused as refused:
         return refused.code
     return None

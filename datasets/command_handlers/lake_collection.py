@@ -1,33 +1,13 @@
-"""Command handlers of data, which run on a Celery queue of their own. Importing the app's other modules here
-registers theirs."""
+"""Command handler that removes unused contents from lakes."""
 
 from contextlib import suppress
 from functools import partial
 
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
-from datasets import (
-    artifact_commands,
-    cache_commands,
-    code_commands,
-    registration_commands,
-    snapshot_commands,
-    volume_commands,
-    volume_reading_commands,
-)
 from datasets.actions.lake_collection import COLLECT_LAKE, collect_lake
 from datasets.long_work import DATA, is_cancelled, refusals
 from datasets.storage.base import DeadlineExceeded
-
-DECLARED = (
-    artifact_commands,
-    code_commands,
-    volume_commands,
-    volume_reading_commands,
-    snapshot_commands,
-    cache_commands,
-    registration_commands,
-)
 
 
 @register
