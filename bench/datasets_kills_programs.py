@@ -12,7 +12,8 @@ from importlib import import_module
 from itertools import count
 from pathlib import Path
 
-from datasets.ingest.engine import Progress, sync_tree
+from datasets.ingest.engine import sync_tree
+from datasets.ingest.reading import Progress
 from datasets.manifests import decode
 from datasets.storage.cache import CacheStore
 from datasets.storage.folder import FolderLake

@@ -19,10 +19,11 @@ from typing import Any
 from controlplane.cli import formats
 from controlplane.cli.errors import FAILED, NOT_FOUND, UNREACHABLE, ApiError, CliError, exit_code_of
 from controlplane.cli.session import Session
-from datasets.ingest.engine import Progress, Synced, forget_index, sync_tree
+from datasets.ingest.engine import Synced, forget_index, sync_tree
 from datasets.ingest.listing import Listing
 from datasets.ingest.nearby import machine_mark, sink_nearby
 from datasets.ingest.packs import CONTENT_MOST_BYTES, checked_contents
+from datasets.ingest.reading import Progress
 from datasets.ingest.reasons import in_words
 from datasets.ingest.tree import SourceMissing
 from datasets.ingest.upload import HTTP_CODE, UploadRefused, http_sink, sink_of_server

@@ -9,7 +9,8 @@ from controlplane.commands.run import CommandRun
 from controlplane.models import Command, Project
 from controlplane.notation import some_of
 from datasets.actions.artifacts import KEEP, StoredArtifact, artifact_failed, artifact_ready, artifact_waits
-from datasets.ingest.engine import Progress, Synced, sync_tree
+from datasets.ingest.engine import Synced, sync_tree
+from datasets.ingest.reading import Progress
 from datasets.ingest.reasons import in_words
 from datasets.ingest.tree import Directory, SourceMissing, walk
 from datasets.ingest.worker import WorkerFailed

@@ -19,7 +19,8 @@ from datasets.actions.registrations import (
     note_progress,
     registration_waits,
 )
-from datasets.ingest.engine import Progress, Synced, sync_tree
+from datasets.ingest.engine import Synced, sync_tree
+from datasets.ingest.reading import Progress
 from datasets.ingest.reasons import in_words
 from datasets.ingest.tree import SourceMissing
 from datasets.ingest.worker import SinkSpec, WorkerFailed

@@ -3,14 +3,15 @@ read the others."""
 
 import operator
 import os
-import selectors
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Self
 
 from datasets.ingest.last_listing import (
     Difference,
@@ -22,27 +23,15 @@ from datasets.ingest.last_listing import (
     young_paths,
 )
 from datasets.ingest.listing import Listing, Seen, forget_seen, line_path, load_seen, save_seen
-from datasets.ingest.reader import Failed, Read, Reader, Wanted
-from datasets.ingest.tree import Changes, Skipped, StatIndex, Walk, all_of, load_index, save_index, walk
-from datasets.ingest.worker import Say, SinkSpec, Worker, open_sink, silent
-from datasets.manifests import DIGEST_BYTES, Manifest, checked
+from datasets.ingest.reader import Failed
+from datasets.ingest.reading import Progress, Reading
+from datasets.ingest.staged_files import StagedFiles
+from datasets.ingest.tree import Directory, Skipped, StatIndex, Walk, load_index, stored_index, walk
+from datasets.ingest.worker import Say, SinkSpec, silent
+from datasets.manifests import Manifest, checked
 
-BATCH_FILES, BATCH_BYTES = 400, 8 << 20
 # A listing with more files that may have changed since is not stored for the next sync.
 KEPT_YOUNG_MOST = 1000
-# Below this size a second worker process costs more than it gains.
-ALONE_FILES, ALONE_BYTES = 200, 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of a sync. `files` and `size_bytes`: totals of the files that must be read; `files_done` and
-    `bytes_done`: those read so far."""
-
-    files_done: int
-    files: int
-    bytes_done: int
-    size_bytes: int
 
 
 @dataclass(slots=True)
@@ -56,10 +45,6 @@ class Synced:
     files_read: int
     skipped: list[Skipped] = field(default_factory=list)
     failed: list[tuple[bytes, Failed]] = field(default_factory=list)
-
-
-class Cancelled(Exception):
-    """The caller cancelled the sync. Stored contents stay, and the next sync uses them."""
 
 
 def sync_tree(
@@ -88,39 +73,54 @@ def sync_tree(
     """
     if base and (same := _seen_again(index, listing, base)):
         return same
-    start, readers = os.fsencode(root), workers or reading_processes()
+    start_reading = partial(
+        Reading, os.fsencode(root), sink, nearby, workers or reading_processes(), report, say
+    )
     if index and listing and (last := load_last(index)) and (few := difference(last, listing)):
         if few.is_empty and base == last.manifest.hash:
             return Synced(None, base, few.files, 0, few.skipped)
-        job = _Job(few.found, all_of(few.found), report, say)
-        job.read(start, sink, nearby, readers)
-        if patched := _patched(job, last, few, index, listing, say):
-            return patched
+        with start_reading() as reading, _ForNext(index, listing, say) as for_next:
+            if patched := _patched(reading, last, few, for_next):
+                return patched
     # Taken before the walk: a file that changes during the walk is newer, and is read again next time.
     walked_ns = listing.started_ns if listing else time.time_ns()
-    listed = listing.walk() if listing else None
-    if listed is None:
-        listing = None
-    found = listed or walk(start)
     known = load_index(index) if index else StatIndex()
-    changes = known.fill(found)
-    if changes.is_same and not found.failed and base and known.version == base:
-        with _storing(index, say):
-            _see(index, listing, base, found)
+    with start_reading() as reading:
+        found = listing.walk(partial(_read_changed, reading, known)) if listing else None
+        if found is None:
+            listing = None
+            reading.forget()
+            found = walk(os.fsencode(root), partial(_read_changed, reading, known))
+        with _ForNext(index, listing, say) as for_next:
+            return _walked(reading, found, known, base, walked_ns, for_next)
+
+
+def _read_changed(reading: Reading, known: StatIndex, directory: Directory) -> None:
+    reading.add(directory, known.fill(directory))
+
+
+def _walked(
+    reading: Reading, found: Walk, known: StatIndex, base: str, walked_ns: int, for_next: "_ForNext"
+) -> Synced:
+    """Return the result of a sync that walked the whole tree; see `sync_tree`."""
+    is_same = not reading.files and not found.failed and known.files == found.files
+    if is_same and base and known.version == base:
+        for_next.see(base, found)
+        for_next.publish()
         return Synced(None, base, found.files, 0, found.skipped)
-    job = _Job(found, changes, report, say)
-    job.read(start, sink, nearby, readers)
-    if job.failed:
-        return Synced(None, "", found.files, len(changes.places), found.skipped, job.failed)
-    manifest = job.manifest or manifest_of(found)
-    # Saved only after all contents are stored: the index of a failed sync would hide missing contents.
-    with _storing(index, say):
-        if index:
-            save_index(index, manifest.hash, found, walked_ns)
-        if index and job.is_as_walked:
-            _see(index, listing, manifest.hash, found)
-            _keep_listing(index, listing, manifest, found)
-    return Synced(manifest, manifest.hash, found.files, len(changes.places), found.skipped)
+    reading.complete()
+    if failed := found.failed + reading.failed:
+        reading.flush()
+        return Synced(None, "", found.files, reading.files, found.skipped, failed)
+    # While workers flush.
+    manifest = manifest_of(found)
+    for_next.index_of(found, manifest.hash, walked_ns)
+    if reading.is_as_walked:
+        for_next.see(manifest.hash, found)
+        for_next.listing_of(manifest, found)
+    reading.flush()
+    for_next.publish()
+    return Synced(manifest, manifest.hash, found.files, reading.files, found.skipped)
 
 
 def reading_processes() -> int:
@@ -137,48 +137,89 @@ def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synce
     return Synced(None, base, seen.files, 0, seen.skipped)
 
 
-def _patched(
-    job: "_Job", last: LastListing, few: Difference, index: Path, listing: Listing, say: Say
-) -> Synced | None:
-    """Return the result of a sync that read the files of `few` in `job`; store the listing for the next one. None if
-    the last listing turns out not to be that of its manifest."""
-    read = Synced(None, "", few.files, job.files_done, few.skipped, job.failed)
-    if job.failed:
+def _patched(reading: Reading, last: LastListing, few: Difference, for_next: "_ForNext") -> Synced | None:
+    """Return the result of a sync that reads the files of `few` only. None if the last listing turns out not to be
+    that of its manifest."""
+    for directory in few.found.directories:
+        reading.add(directory, range(len(directory.rows)))
+    reading.complete()
+    read = Synced(None, "", few.files, reading.files, few.skipped, reading.failed)
+    if reading.failed:
+        reading.flush()
         return read
     manifest = last.manifest.patched(few.gone, manifest_of(few.found))
     if len(manifest) != few.files:
         return None
     # The stat index stays as it is: what it knows of files that did not change is right.
-    if job.is_as_walked:
-        unsettled = few.unsettled(listing)
-        with _storing(index, say):
-            save_last(index, listing, manifest, unsettled, few.skipped)
-            if not unsettled:
-                save_seen(index, Seen(manifest.hash, listing.digest, few.files, few.skipped))
+    if reading.is_as_walked:
+        for_next.listing_after(manifest, few)
+    reading.flush()
+    for_next.publish()
     return replace(read, manifest=manifest, version=manifest.hash)
 
 
-@contextmanager
-def _storing(index: Path | None, say: Say) -> Iterator[None]:
-    """Context manager for what is stored beside a stat index. It only reports what cannot be stored: that makes the
-    next sync faster, and the version is complete without it."""
-    try:
-        yield
-    except OSError as error:
-        say(f"the next sync will take longer: {error.strerror}")
-        with suppress(OSError):
-            if index:
-                # What was written of a new file.
-                index.with_suffix(f".{os.getpid()}").unlink()
+class _ForNext:
+    """What a sync stores beside the stat index for the next one. It is written while contents are flushed, and
+    published after that: the index of a failed sync would hide missing contents. What cannot be stored is only
+    reported: that makes the next sync slower, and the version is complete without it. Context manager."""
 
+    def __init__(self, index: Path | None, listing: Listing | None, say: Say) -> None:
+        self._index, self._listing, self._say = index, listing, say
+        self._staged = StagedFiles()
 
-def _keep_listing(index: Path, listing: Listing | None, manifest: Manifest, found: Walk) -> None:
-    """Store a listing and its manifest for the next sync, unless it would have to read many files again."""
-    if listing is None or len(young := young_paths(found, listing)) > KEPT_YOUNG_MOST:
-        return
-    lines = enumerate(listing.lines) if young else ()
-    unsettled = [place for place, line in lines if line_path(line) in young]
-    save_last(index, listing, manifest, unsettled, found.skipped)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._staged.close()
+
+    def index_of(self, found: Walk, version: str, walked_ns: int) -> None:
+        """Store the stat index of a walk. `version`: the manifest's hash; `walked_ns`: as in `stored_index`."""
+        with self._storing():
+            if self._index:
+                self._staged.write(self._index, stored_index(version, found, walked_ns))
+
+    def see(self, version: str, found: Walk) -> None:
+        """Store the listing's hash for a version (its manifest's hash) and its walk `found`. Does nothing without a
+        listing, and if a file could still change without changing the listing."""
+        with self._storing():
+            if self._index and self._listing and self._listing.settled(found):
+                seen = Seen(version, self._listing.digest, found.files, found.skipped)
+                save_seen(self._index, seen, self._staged)
+
+    def listing_of(self, manifest: Manifest, found: Walk) -> None:
+        """Store the listing and its manifest, unless the next sync would have to read many files again."""
+        with self._storing():
+            if not self._index or not self._listing:
+                return
+            if len(young := young_paths(found, self._listing)) > KEPT_YOUNG_MOST:
+                return
+            lines = enumerate(self._listing.lines) if young else ()
+            unsettled = [place for place, line in lines if line_path(line) in young]
+            save_last(self._index, self._listing, manifest, unsettled, found.skipped, self._staged)
+
+    def listing_after(self, manifest: Manifest, few: Difference) -> None:
+        """Store the listing and its manifest, of which only `few` was read."""
+        with self._storing():
+            if not self._index or not self._listing:
+                return
+            unsettled = few.unsettled(self._listing)
+            save_last(self._index, self._listing, manifest, unsettled, few.skipped, self._staged)
+            if not unsettled:
+                seen = Seen(manifest.hash, self._listing.digest, few.files, few.skipped)
+                save_seen(self._index, seen, self._staged)
+
+    def publish(self) -> None:
+        """Put everything in the place of what the last sync stored."""
+        with self._storing():
+            self._staged.publish()
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._say(f"the next sync will take longer: {error.strerror}")
 
 
 def forget_index(index: Path) -> None:
@@ -186,13 +227,6 @@ def forget_index(index: Path) -> None:
     index.unlink(missing_ok=True)
     forget_seen(index)
     forget_last(index)
-
-
-def _see(index: Path | None, listing: Listing | None, version: str, found: Walk) -> None:
-    """Store the listing's hash beside the stat index, for a version (its manifest's hash) and its walk `found`.
-    Does nothing without an index or a listing, and if a file could still change without changing the listing."""
-    if index and listing and listing.settled(found):
-        save_seen(index, Seen(version, listing.digest, found.files, found.skipped))
 
 
 def manifest_of(found: Walk) -> Manifest:
@@ -209,107 +243,3 @@ def manifest_of(found: Walk) -> Manifest:
     if any(map(operator.gt, paths, islice(paths, 1, None))):
         manifest = manifest.only(sorted(range(len(paths)), key=paths.__getitem__))
     return checked(manifest)
-
-
-class _Job:
-    """The reading phase of one sync."""
-
-    def __init__(self, found: Walk, changes: Changes, report: Callable[[Progress], bool], say: Say) -> None:
-        self._found, self._directories, self._places = found, found.directories, changes.places
-        self._report, self._say = report, say
-        self._bytes = sum(self._row(place)[2] for place in self._places)
-        self.failed = list(found.failed)
-        self.files_done = self.bytes_done = 0
-        # Whether every file that was read was as the walk had found it: only then is the listing remembered for the
-        # next sync.
-        self.is_as_walked = True
-        # Made while worker processes flush; None if there were none, or files failed.
-        self.manifest: Manifest | None = None
-
-    def read(self, root: bytes, sink: SinkSpec, nearby: Callable[[], SinkSpec | None], workers: int) -> None:
-        """Read every changed file below `root` into `sink`, with this number of worker processes, and write its
-        digest into the walk. `nearby`: see `sync_tree`."""
-        if not self._places:
-            return
-        if len(self._places) <= ALONE_FILES and self._bytes <= ALONE_BYTES:
-            reader = Reader(root, open_sink(sink, self._say))
-            self._take(self._places, reader.read(self._wanted(self._places)))
-            reader.flush()
-            return
-        sink = nearby() or sink
-        crew = [Worker(root, sink, self._say) for _ in range(workers)]
-        try:
-            self._share_out(crew)
-            for worker in crew:
-                worker.begin_flush()
-            if not self.failed:
-                self.manifest = manifest_of(self._found)
-            for worker in crew:
-                worker.finish()
-        finally:
-            for worker in crew:
-                worker.kill()
-
-    def _share_out(self, crew: Sequence[Worker]) -> None:
-        batches = self._batches()
-        at_work: dict[Worker, list[tuple[int, int]]] = {}
-        with selectors.DefaultSelector() as waiting:
-            for worker, batch in zip(crew, batches, strict=False):
-                waiting.register(worker.output, selectors.EVENT_READ, worker)
-                worker.start(self._wanted(batch))
-                at_work[worker] = batch
-            while at_work:
-                for key, _ in waiting.select():
-                    worker = key.data
-                    if (results := worker.results()) is None:
-                        continue
-                    batch = at_work.pop(worker)
-                    if (following := next(batches, None)) is not None:
-                        worker.start(self._wanted(following))
-                        at_work[worker] = following
-                    else:
-                        waiting.unregister(worker.output)
-                    self._take(batch, results)
-
-    def _batches(self) -> Iterator[list[tuple[int, int]]]:
-        batch: list[tuple[int, int]] = []
-        size = 0
-        for place in self._places:
-            batch.append(place)
-            size += self._row(place)[2]
-            if len(batch) >= BATCH_FILES or size >= BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
-
-    def _wanted(self, places: Sequence[tuple[int, int]]) -> list[Wanted]:
-        return [(self._path(place), *self._row(place)[1:4]) for place in places]
-
-    def _take(self, places: Sequence[tuple[int, int]], results: Sequence[Read | Failed]) -> None:
-        for place, result in zip(places, results, strict=True):
-            if isinstance(result, str):
-                self.failed.append((self._path(place), result))
-                continue
-            digest, size, mtime = result
-            directory, at = self._directories[place[0]], place[1]
-            if not directory.digests:
-                directory.digests = bytearray(len(directory.rows) * DIGEST_BYTES)
-            directory.digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES] = digest
-            row = directory.rows[at]
-            if row[2] != size or row[3] != mtime:
-                # Changed since the walk.
-                self.is_as_walked = False
-                directory.rows[at] = (row[0], row[1], size, mtime, row[4])
-            self.bytes_done += size
-        self.files_done += len(places)
-        if not self._report(Progress(self.files_done, len(self._places), self.bytes_done, self._bytes)):
-            raise Cancelled
-
-    def _row(self, place: tuple[int, int]) -> tuple[bytes, int, int, int, int]:
-        return self._directories[place[0]].rows[place[1]]
-
-    def _path(self, place: tuple[int, int]) -> bytes:
-        directory = self._directories[place[0]]
-        name = directory.rows[place[1]][0]
-        return directory.path + b"/" + name if directory.path else name

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from datasets.ingest.listing import Listing, line_path, lines_of, walk_of
+from datasets.ingest.listing import Listing, ListingInvalid, line_path, lines_of, walk_of
 from datasets.ingest.reader import RACY_NS
+from datasets.ingest.staged_files import StagedFiles
 from datasets.ingest.tree import Skipped, Walk
 from datasets.manifests import Manifest, ManifestInvalid, count_equal, decode
 
@@ -69,7 +70,7 @@ def difference(last: LastListing, listing: Listing) -> Difference | None:
         return None
     try:
         found = walk_of(new[place] for place in changed)
-    except ValueError:
+    except ListingInvalid:
         return None
     still = set(after)
     gone = {line_path(line) for line in before if line not in still}
@@ -106,20 +107,21 @@ def load_last(index: Path) -> LastListing | None:
 
 
 def save_last(
-    index: Path, listing: Listing, manifest: Manifest, unsettled: Sequence[int], skipped: Sequence[Skipped]
+    index: Path,
+    listing: Listing,
+    manifest: Manifest,
+    unsettled: Sequence[int],
+    skipped: Sequence[Skipped],
+    staged: StagedFiles,
 ) -> None:
-    """Store a listing and its manifest beside a stat index, for the next sync. `unsettled`: as in LastListing. Does
-    nothing if there is no listing."""
+    """Store a listing and its manifest beside a stat index, for the next sync, once `staged` is published.
+    `unsettled`: as in LastListing. Does nothing if there is no listing."""
     if listing.raw is None:
         return
     rows = [(one.path, one.reason) for one in skipped]
     # Not compressed: it takes longer than all else.
     body = marshal.dumps((_FORMAT, listing.raw[:], manifest.encode(0), tuple(unsettled), rows))
-    fresh = _beside(index).with_suffix(f".{os.getpid()}")
-    with open(os.open(fresh, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(crc32(body).to_bytes(4, "little"))
-        file.write(body)
-    fresh.replace(_beside(index))
+    staged.write(_beside(index), (crc32(body).to_bytes(4, "little"), body))
 
 
 def forget_last(index: Path) -> None:

@@ -9,7 +9,7 @@ import mmap
 import os
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from datasets.ingest.reader import RACY_NS
+from datasets.ingest.staged_files import StagedFiles
 from datasets.ingest.tree import Directory, Row, Skipped, Walk, skipped_reason
 from datasets.manifests import EXECUTABLE, FILE, LINK
 
@@ -41,6 +42,10 @@ class Seen:
     digest: bytes
     files: int
     skipped: list[Skipped]
+
+
+class ListingInvalid(ValueError):
+    """The lines are not a listing that can be read."""
 
 
 class Listing:
@@ -95,13 +100,14 @@ class Listing:
         """Return a hash of the listing, b"" if there is none."""
         return b"" if self.raw is None else blake2b(self.raw, digest_size=_HASH_BYTES).digest()
 
-    def walk(self) -> Walk | None:
-        """Return what datasets.ingest.tree.walk returns, None if there is no listing of this tree."""
+    def walk(self, note: Callable[[Directory], None] = lambda _: None) -> Walk | None:
+        """Return what datasets.ingest.tree.walk returns, None if there is no listing of this tree, or one that cannot
+        be read. `note`: as there; it may have been called before None is returned."""
         if self.raw is None:
             return None
         try:
-            return walk_of(self.lines)
-        except ValueError:
+            return walk_of(self.lines, note)
+        except ListingInvalid:
             return None
 
     def settled(self, found: Walk) -> bool:
@@ -121,13 +127,16 @@ def line_path(line: bytes) -> bytes:
     return line.split(b" ", 5)[5].partition(_AFTER_PATH)[0]
 
 
-def walk_of(lines: Iterable[bytes]) -> Walk:
-    """Return what the lines of a listing list. Raises ValueError for times before 1970, of which find writes the
-    fraction as if they were positive."""
+def walk_of(lines: Iterable[bytes], note: Callable[[Directory], None] = lambda _: None) -> Walk:
+    """Return what the lines of a listing list. `note` is called with each directory after the last of its files.
+    Raises ListingInvalid for times before 1970, of which find writes the fraction as if they were positive, and if the
+    files of a directory do not follow each other but for those below it."""
     found: dict[bytes, Directory] = {}
     skipped: list[Skipped] = []
     rows: list[Row] = []
     last: bytes | None = None
+    # The directories that the last file is in.
+    entered: list[Directory] = []
     for line in lines:
         kind, mode, size, mtime, inode, rest = line.split(b" ", 5)
         path, _, target = rest.partition(_AFTER_PATH)
@@ -143,14 +152,37 @@ def walk_of(lines: Iterable[bytes]) -> Walk:
         # Most files follow another one of their directory.
         if above != last:
             last = above
-            rows = found.setdefault(above, Directory(above, [])).rows
+            _leave(entered, above, note)
+            rows = _enter(entered, above, found).rows
         if mtime[:1] == b"-" or mtime[_POINT:_FRACTION] != b".":
-            raise ValueError
+            raise ListingInvalid
         nanoseconds = int(mtime[:_POINT] + mtime[_FRACTION:_KEPT])
         rows.append((name, of_kind, int(size), nanoseconds, int(inode)))
-    for directory in found.values():
-        directory.rows.sort()
+    _leave(entered, None, note)
     return Walk(sorted(found.values(), key=lambda directory: directory.path), skipped)
+
+
+def _leave(entered: list[Directory], path: bytes | None, note: Callable[[Directory], None]) -> None:
+    """Note the directories of `entered` that the directory `path` is not in, None: all, and remove them."""
+    while entered and (path is None or not _is_in(path, entered[-1].path)):
+        directory = entered.pop()
+        directory.rows.sort()
+        note(directory)
+
+
+def _enter(entered: list[Directory], path: bytes, found: dict[bytes, Directory]) -> Directory:
+    if entered and entered[-1].path == path:
+        return entered[-1]
+    if path in found:
+        # Its files were taken for complete.
+        raise ListingInvalid
+    found[path] = Directory(path, [])
+    entered.append(found[path])
+    return found[path]
+
+
+def _is_in(path: bytes, directory: bytes) -> bool:
+    return path == directory or not directory or path.startswith(directory + b"/")
 
 
 def load_seen(index: Path) -> Seen | None:
@@ -162,12 +194,10 @@ def load_seen(index: Path) -> Seen | None:
         return None
 
 
-def save_seen(index: Path, seen: Seen) -> None:
-    """Store a listing's hash beside a stat index."""
+def save_seen(index: Path, seen: Seen, staged: StagedFiles) -> None:
+    """Store a listing's hash beside a stat index, once `staged` is published."""
     skipped = [(one.path, one.reason) for one in seen.skipped]
-    fresh = _beside(index).with_suffix(f".{os.getpid()}")
-    fresh.write_bytes(marshal.dumps((_FORMAT, seen.version, seen.digest, seen.files, skipped)))
-    fresh.replace(_beside(index))
+    staged.write(_beside(index), [marshal.dumps((_FORMAT, seen.version, seen.digest, seen.files, skipped))])
 
 
 def forget_seen(index: Path) -> None:

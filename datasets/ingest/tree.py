@@ -3,7 +3,7 @@
 import marshal
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -16,6 +16,7 @@ _TYPE = 0o170000
 _CHECK_BYTES = 16
 # An mtime that no file has, so that the row never matches.
 _UNKNOWN = -1
+_NOTHING: tuple[list["Row"], bytes] = ([], b"")
 
 # Name, kind, size in bytes, mtime in ns, inode.
 Row = tuple[bytes, int, int, int, int]
@@ -59,8 +60,8 @@ class SourceMissing(Exception):
 
 def walk(root: bytes, note: Callable[[Directory], None] = lambda directory: None) -> Walk:
     """Return every file, and every link that stays inside, below `root`. Sockets, pipes, devices and links out of
-    the tree are listed as skipped. `note` is called with each directory that was read; its exceptions end the walk.
-    Raises SourceMissing if `root` is not a directory."""
+    the tree are listed as skipped. `note` is called with each directory that has files, once all of them are known;
+    its exceptions end the walk. Raises SourceMissing if `root` is not a directory."""
     if not os.path.isdir(root):
         raise SourceMissing(f"{os.fsdecode(root)} is not a directory.")
     found = Walk([], [])
@@ -121,21 +122,6 @@ def skipped_reason(prefix: bytes, target: bytes | None) -> str:
     return "" if stays_inside(prefix, target) else "link_leaves_tree"
 
 
-@dataclass(slots=True)
-class Changes:
-    """The files of a walk that must be read, each as (directory index, row index)."""
-
-    places: list[tuple[int, int]]
-    # True if no file is new, changed or removed.
-    is_same: bool
-
-
-def all_of(found: Walk) -> Changes:
-    """Return the changes that make a sync read every file of a walk."""
-    directories = enumerate(found.directories)
-    return Changes([(place, row) for place, one in directories for row in range(len(one.rows))], False)
-
-
 class StatIndex:
     """State of a tree at its last sync, stored in one file. A file with unchanged size, mtime and inode is
     assumed to have unchanged content.
@@ -149,18 +135,18 @@ class StatIndex:
         self.version = version
         self._directories = directories or {}
 
-    def fill(self, found: Walk) -> Changes:
-        """Copy the known digests into the walk; return the files whose digest is unknown."""
-        changes = Changes([], len(found.directories) == len(self._directories))
-        nothing: tuple[list[Row], bytes] = ([], b"")
-        for place, directory in enumerate(found.directories):
-            rows, digests = self._directories.get(directory.path, nothing)
-            if rows == directory.rows:
-                directory.digests = bytearray(digests)
-                continue
-            changes.is_same = False
-            changes.places += ((place, row) for row in _fill_rows(directory, rows, digests))
-        return changes
+    @property
+    def files(self) -> int:
+        return sum(len(rows) for rows, _ in self._directories.values())
+
+    def fill(self, directory: Directory) -> Sequence[int]:
+        """Copy the known digests into a directory of a walk; return the indexes of the files whose digest is not
+        known."""
+        rows, digests = self._directories.get(directory.path, _NOTHING)
+        if rows == directory.rows:
+            directory.digests = bytearray(digests)
+            return ()
+        return list(_fill_rows(directory, rows, digests)) if rows else range(len(directory.rows))
 
 
 def _fill_rows(directory: Directory, rows: list[Row], digests: bytes) -> Iterator[int]:
@@ -189,8 +175,8 @@ def load_index(path: Path) -> StatIndex:
         return StatIndex()
 
 
-def save_index(path: Path, version: str, found: Walk, walked_ns: int) -> None:
-    """Replace the index stored at `path` by that of the walk `found`. `version`: the manifest's hash;
+def stored_index(version: str, found: Walk, walked_ns: int) -> tuple[bytes, bytes]:
+    """Return what is stored as the index of the walk `found`, in two pieces. `version`: the manifest's hash;
     `walked_ns`: wall-clock time before the walk, in ns: files changed just before are left out, since they may
     change again."""
     directories = {
@@ -198,12 +184,7 @@ def save_index(path: Path, version: str, found: Walk, walked_ns: int) -> None:
         for directory in found.directories
     }
     body = marshal.dumps((_FORMAT, version, directories))
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_suffix(f".{os.getpid()}")
-    with open(os.open(fresh, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(blake2b(body, digest_size=_CHECK_BYTES).digest())
-        file.write(body)
-    fresh.replace(path)
+    return blake2b(body, digest_size=_CHECK_BYTES).digest(), body
 
 
 def _settled(rows: list[Row], walked_ns: int) -> list[Row]:

@@ -14,9 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from datasets.ingest.engine import Cancelled, sync_tree
+from datasets.ingest.engine import sync_tree
 from datasets.ingest.packs import pack_index
 from datasets.ingest.reader import Content, Reader
+from datasets.ingest.reading import Cancelled
 from datasets.ingest.tree import SourceMissing
 from datasets.manifests import FILE, LINK, Manifest
 from datasets.storage.base import Blocked

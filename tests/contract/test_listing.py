@@ -11,7 +11,9 @@ import pytest
 
 from datasets.ingest.engine import Synced, sync_tree
 from datasets.ingest.last_listing import LastListing, difference, load_last, save_last
-from datasets.ingest.listing import Listing, load_seen
+from datasets.ingest.listing import Listing, ListingInvalid, load_seen, walk_of
+from datasets.ingest.reading import ALONE_FILES
+from datasets.ingest.staged_files import StagedFiles
 from datasets.ingest.tree import SourceMissing, walk
 from datasets.manifests import Manifest
 from datasets.storage.folder_sink import sink_of_folder
@@ -84,6 +86,41 @@ def test_there_is_none_without_find(tree: Path, monkeypatch: pytest.MonkeyPatch)
 def test_times_before_1970_are_left_to_python(tree: Path):
     os.utime(tree / "run", ns=(0, -1_500_000_000))
     assert found_in(tree) is None
+
+
+def test_files_read_from_a_listing_that_turns_out_to_be_invalid_count_once(tree: Path, tmp_path: Path):
+    """Worker processes read the first directories before the last one is parsed."""
+    for name in ("many", "more", "most"):
+        (tree / name).mkdir()
+        for number in range(ALONE_FILES):
+            (tree / name / f"{number}").write_bytes(b"%d" % number)
+    with Listing(os.fsencode(tree)) as listing:
+        listing.lines.append(b"f 644 1 -1.5000000000 7 zzz//")
+        found = sync_tree(tree, sink_of_folder(tmp_path / "lake"), listing=listing, workers=2)
+    scratch = sync_tree(tree, sink_of_folder(tmp_path / "lake"))
+    assert found.version == scratch.version
+    assert found.files_read == found.files == scratch.files == 11 + 3 * ALONE_FILES
+
+
+def test_a_directory_is_noted_once_all_its_files_are_known(tree: Path):
+    (tree / "sub" / "zz").write_bytes(b"")
+    noted: list[tuple[bytes, int]] = []
+    with Listing(os.fsencode(tree)) as listing:
+        found = listing.walk(lambda one: noted.append((one.path, len(one.rows))))
+    assert found is not None
+    assert sorted(noted) == [(one.path, len(one.rows)) for one in found.directories]
+
+
+def test_files_of_a_directory_that_was_left_make_a_listing_invalid():
+    lines = [b"f 644 1 1.0000000000 7 %s//" % path for path in (b"a/x", b"b/x", b"a/y")]
+    with pytest.raises(ListingInvalid):
+        walk_of(lines)
+    # Between them only those below it.
+    found = walk_of([lines[0].replace(b"a/x", b"a/sub/x"), *lines[:1], lines[2]])
+    assert [(one.path, [row[0] for row in one.rows]) for one in found.directories] == [
+        (b"a", [b"x", b"y"]),
+        (b"a/sub", [b"x"]),
+    ]
 
 
 def synced(tree: Path, tmp_path: Path, base: str = "") -> Synced:
@@ -162,7 +199,7 @@ def edited(tree: Path, draw: Random) -> None:
 def test_the_version_after_a_few_changes_is_the_one_read_from_scratch(
     tree: Path, tmp_path: Path, first: Synced, monkeypatch: pytest.MonkeyPatch, seed: int
 ):
-    monkeypatch.setattr(Listing, "walk", lambda _: pytest.fail("the whole listing was parsed"))
+    monkeypatch.setattr(Listing, "walk", lambda *_: pytest.fail("the whole listing was parsed"))
     draw = Random(seed)
     for _ in range(12):
         for _ in range(draw.randrange(4)):
@@ -264,8 +301,10 @@ def test_a_damaged_listing_counts_for_nothing(
     path = tmp_path / "one.last"
     if harm == "other":
         # Not what any sync stores: the manifest of another tree.
+        staged = StagedFiles()
         with Listing(os.fsencode(tree)) as listing:
-            save_last(tmp_path / "one.index", listing, Manifest.empty(), [], [])
+            save_last(tmp_path / "one.index", listing, Manifest.empty(), [], [], staged)
+        staged.publish()
     else:
         raw = bytearray(path.read_bytes())
         raw[len(raw) // 2] ^= 1

@@ -14,8 +14,9 @@ from uuid import uuid4
 
 import pytest
 
-from datasets.ingest.engine import ALONE_FILES, sync_tree
+from datasets.ingest.engine import sync_tree
 from datasets.ingest.packs import CONTENT_MOST_BYTES
+from datasets.ingest.reading import ALONE_FILES
 from datasets.storage.base import Blocked, ContentDamaged
 from datasets.storage.bucket import Bucket, ClientConfig, KeyMissing, TooShort
 from datasets.storage.bucket_config import BucketConfig

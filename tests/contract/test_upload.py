@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from datasets.ingest import nearby, upload
-from datasets.ingest.engine import ALONE_FILES, sync_tree
+from datasets.ingest.engine import sync_tree
 from datasets.ingest.nearby import folder_mark, sink_nearby
 from datasets.ingest.reader import Content
+from datasets.ingest.reading import ALONE_FILES
 from datasets.ingest.upload import HttpSink, UploadRefused, sink_of_server
 from datasets.ingest.worker import Worker, WorkerFailed
 from datasets.manifests import FILE
