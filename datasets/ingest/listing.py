@@ -9,11 +9,12 @@ import mmap
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -31,6 +32,8 @@ _AFTER_PATH = b"//"
 # find writes ten.
 _POINT, _FRACTION, _KEPT = -11, -10, -1
 _HASH_BYTES = 32
+# Of what find has written, read at once. Nobody says when there is more; it takes longer to parse it than to write it.
+_PIECE_BYTES, _POLL_SECONDS = 256 << 10, 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,23 @@ class Listing:
         """Return the listing's lines, one for everything but directories; [] if there is no listing."""
         return [] if self.raw is None else lines_of(self.raw[:])
 
+    def _lines_as_written(self) -> Iterator[list[bytes]]:
+        """Yield the lines while find writes them, some at a time."""
+        assert self._process
+        if "lines" in self.__dict__:
+            yield self.lines
+            return
+        at, rest, is_complete = 0, b"", False
+        while not is_complete:
+            # Asked first: what it wrote before its end is read after that.
+            is_complete = self._process.poll() is not None
+            while piece := os.pread(self._output, _PIECE_BYTES, at):
+                at += len(piece)
+                *lines, rest = (rest + piece).split(b"\0")
+                yield lines
+            if not is_complete:
+                time.sleep(_POLL_SECONDS)
+
     @cached_property
     def digest(self) -> bytes:
         """Return a hash of the listing, b"" if there is none."""
@@ -103,12 +123,13 @@ class Listing:
     def walk(self, note: Callable[[Directory], None] = lambda _: None) -> Walk | None:
         """Return what datasets.ingest.tree.walk returns, None if there is no listing of this tree, or one that cannot
         be read. `note`: as there; it may have been called before None is returned."""
-        if self.raw is None:
+        if self._process is None:
             return None
         try:
-            return walk_of(self.lines, note)
+            found = walk_of(chain.from_iterable(self._lines_as_written()), note)
         except ListingInvalid:
             return None
+        return None if self.raw is None else found
 
     def settled(self, found: Walk) -> bool:
         """Return whether any later change of a file is certain to change its mtime: every mtime is older than RACY_NS

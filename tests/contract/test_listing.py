@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,7 @@ from datasets.ingest.last_listing import LastListing, difference, load_last, sav
 from datasets.ingest.listing import Listing, ListingInvalid, load_seen, walk_of
 from datasets.ingest.reading import ALONE_FILES
 from datasets.ingest.staged_files import StagedFiles
-from datasets.ingest.tree import SourceMissing, walk
+from datasets.ingest.tree import Directory, SourceMissing, walk
 from datasets.manifests import Manifest
 from datasets.storage.folder_sink import sink_of_folder
 
@@ -100,6 +101,32 @@ def test_files_read_from_a_listing_that_turns_out_to_be_invalid_count_once(tree:
     scratch = sync_tree(tree, sink_of_folder(tmp_path / "lake"))
     assert found.version == scratch.version
     assert found.files_read == found.files == scratch.files == 11 + 3 * ALONE_FILES
+
+
+def test_directories_are_noted_while_find_lists_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gate, program = tmp_path / "gate", tmp_path / "bin" / "find"
+    os.mkfifo(gate)
+    program.parent.mkdir()
+    # It fails if nobody opens the gate.
+    program.write_text(
+        "#!/bin/sh\n"
+        r"printf 'f 644 1 1.0000000000 7 a/x//\0f 644 1 1.0000000000 7 b/x//\0'"
+        f"\ntimeout 30 sh -c '< {gate}'\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    noted: list[bytes] = []
+
+    with ExitStack() as opened:
+
+        def note(directory: Directory) -> None:
+            if not noted:
+                opened.callback(os.close, os.open(gate, os.O_RDWR))
+            noted.append(directory.path)
+
+        listing = opened.enter_context(Listing(os.fsencode(tmp_path)))
+        assert listing.walk(note) is not None
+    assert noted == [b"a", b"b"]
 
 
 def test_a_directory_is_noted_once_all_its_files_are_known(tree: Path):
