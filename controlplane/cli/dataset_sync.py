@@ -136,12 +136,11 @@ def send_directory(
         # Or the next sync would take contents from it that this one finds changed.
         forget_index(index)
     found = _read(session, dataset, binding, index, newest, adopt, listing)
-    if found.manifest is not None and _send_manifest(session, dataset, found.manifest):
+    if _send(session, dataset, found):
         # According to the index the server has contents that it has lost: read everything again.
         forget_index(index)
         found = _read(session, dataset, binding, index, "", adopt)
-        assert found.manifest is not None, "without a base there is always a manifest"
-        if lacking := _send_manifest(session, dataset, found.manifest):
+        if lacking := _send(session, dataset, found):
             raise CliError(f"the server lacks the content of {lacking} files or more; try again", FAILED)
     return found
 
@@ -224,6 +223,21 @@ def _exit_code(error: Exception) -> int:
         return NOT_FOUND
     code = str(getattr(error, "code", ""))
     return exit_code_of(int(code.removeprefix(HTTP_CODE))) if code.startswith(HTTP_CODE) else FAILED
+
+
+def _send(session: Session, dataset: dict[str, Any], found: Synced) -> int:
+    """Send the manifest of what was read, if there is one, and store what the next sync uses while the server checks
+    it. Return how many contents the server lacks."""
+    if found.manifest is None:
+        found.remember()
+        return 0
+    # Loads slowly; most syncs find nothing to send.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as sender:
+        sent = sender.submit(_send_manifest, session, dataset, found.manifest)
+        found.remember()
+    return sent.result()
 
 
 def _send_manifest(session: Session, dataset: dict[str, Any], manifest: Manifest) -> int:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Self
 
 from datasets.ingest.last_listing import (
     Difference,
@@ -25,8 +24,7 @@ from datasets.ingest.last_listing import (
 from datasets.ingest.listing import Listing, Seen, forget_seen, line_path, load_seen, save_seen
 from datasets.ingest.reader import Failed
 from datasets.ingest.reading import Progress, Reading
-from datasets.ingest.staged_files import StagedFiles
-from datasets.ingest.tree import Directory, Skipped, StatIndex, Walk, load_index, stored_index, walk
+from datasets.ingest.tree import Directory, Skipped, StatIndex, Walk, load_index, save_index, walk
 from datasets.ingest.worker import Say, SinkSpec, silent
 from datasets.manifests import Manifest, checked
 
@@ -37,7 +35,9 @@ KEPT_YOUNG_MOST = 1000
 @dataclass(slots=True)
 class Synced:
     """Result of a sync. `manifest`: None if nothing changed since `version`, or if files failed. `files`: of the
-    tree, of which `files_read` had to be read."""
+    tree, of which `files_read` had to be read. `remember`: stores what makes the next sync of the directory faster;
+    call it also if nothing changed. It only reports what cannot be stored, since the version is complete without
+    it."""
 
     manifest: Manifest | None
     version: str  # the manifest hash
@@ -45,6 +45,7 @@ class Synced:
     files_read: int
     skipped: list[Skipped] = field(default_factory=list)
     failed: list[tuple[bytes, Failed]] = field(default_factory=list)
+    remember: Callable[[], None] = lambda: None
 
 
 def sync_tree(
@@ -65,8 +66,8 @@ def sync_tree(
     files. `listing`: a listing of the directory that is already running; None: walk the directory here. `base`: the
     manifest hash of the newest version. `nearby` is called before more than a few files are read and may return a
     sink to use instead. `workers`: processes that read, 0 for `reading_processes`. `report` returns False to
-    cancel. `say` gets a line when the sink has to wait, possibly from another thread, and if the
-    index cannot be stored.
+    cancel. `say` gets a line when the sink has to wait, possibly from another thread, and if `Synced.remember` cannot
+    store something.
 
     If files could not be read, they are in `failed` and `manifest` is None. Raises SourceMissing if `root` is not a
     directory, Cancelled, WorkerFailed if a worker ended early, and what the sink raises.
@@ -79,8 +80,8 @@ def sync_tree(
     if index and listing and (last := load_last(index)) and (few := difference(last, listing)):
         if few.is_empty and base == last.manifest.hash:
             return Synced(None, base, few.files, 0, few.skipped)
-        with start_reading() as reading, _ForNext(index, listing, say) as for_next:
-            if patched := _patched(reading, last, few, for_next):
+        with start_reading() as reading:
+            if patched := _patched(reading, last, few, _ForNext(index, listing, say)):
                 return patched
     # Taken before the walk: a file that changes during the walk is newer, and is read again next time.
     walked_ns = listing.started_ns if listing else time.time_ns()
@@ -91,36 +92,29 @@ def sync_tree(
             listing = None
             reading.forget()
             found = walk(os.fsencode(root), partial(_read_changed, reading, known))
-        with _ForNext(index, listing, say) as for_next:
-            return _walked(reading, found, known, base, walked_ns, for_next)
+        for_next = _ForNext(index, listing, say)
+        is_same = not reading.files and not found.failed and known.files == found.files
+        if is_same and base and known.version == base:
+            remember = partial(for_next.listing_of_same, base, found)
+            return Synced(None, base, found.files, 0, found.skipped, remember=remember)
+        return _walked(reading, found, walked_ns, for_next)
 
 
 def _read_changed(reading: Reading, known: StatIndex, directory: Directory) -> None:
     reading.add(directory, known.fill(directory))
 
 
-def _walked(
-    reading: Reading, found: Walk, known: StatIndex, base: str, walked_ns: int, for_next: "_ForNext"
-) -> Synced:
-    """Return the result of a sync that walked the whole tree; see `sync_tree`."""
-    is_same = not reading.files and not found.failed and known.files == found.files
-    if is_same and base and known.version == base:
-        for_next.see(base, found)
-        for_next.publish()
-        return Synced(None, base, found.files, 0, found.skipped)
+def _walked(reading: Reading, found: Walk, walked_ns: int, for_next: "_ForNext") -> Synced:
+    """Return the result of a sync that walked the whole tree."""
     reading.complete()
     if failed := found.failed + reading.failed:
         reading.flush()
         return Synced(None, "", found.files, reading.files, found.skipped, failed)
     # While workers flush.
     manifest = manifest_of(found)
-    for_next.index_of(found, manifest.hash, walked_ns)
-    if reading.is_as_walked:
-        for_next.see(manifest.hash, found)
-        for_next.listing_of(manifest, found)
     reading.flush()
-    for_next.publish()
-    return Synced(manifest, manifest.hash, found.files, reading.files, found.skipped)
+    remember = partial(for_next.whole, manifest, found, walked_ns, reading.is_as_walked)
+    return Synced(manifest, manifest.hash, found.files, reading.files, found.skipped, remember=remember)
 
 
 def reading_processes() -> int:
@@ -150,69 +144,59 @@ def _patched(reading: Reading, last: LastListing, few: Difference, for_next: "_F
     manifest = last.manifest.patched(few.gone, manifest_of(few.found))
     if len(manifest) != few.files:
         return None
-    # The stat index stays as it is: what it knows of files that did not change is right.
-    if reading.is_as_walked:
-        for_next.listing_after(manifest, few)
     reading.flush()
-    for_next.publish()
-    return replace(read, manifest=manifest, version=manifest.hash)
+    # The stat index stays as it is: what it knows of files that did not change is right.
+    remember = partial(for_next.listing_after, manifest, few) if reading.is_as_walked else read.remember
+    return replace(read, manifest=manifest, version=manifest.hash, remember=remember)
 
 
 class _ForNext:
-    """What a sync stores beside the stat index for the next one. It is written while contents are flushed, and
-    published after that: the index of a failed sync would hide missing contents. What cannot be stored is only
-    reported: that makes the next sync slower, and the version is complete without it. Context manager."""
+    """Stores beside the stat index what makes the next sync faster. Call it only after all contents are stored: the
+    index of a failed sync would hide missing contents. Reports what cannot be stored."""
 
     def __init__(self, index: Path | None, listing: Listing | None, say: Say) -> None:
         self._index, self._listing, self._say = index, listing, say
-        self._staged = StagedFiles()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._staged.close()
-
-    def index_of(self, found: Walk, version: str, walked_ns: int) -> None:
-        """Store the stat index of a walk. `version`: the manifest's hash; `walked_ns`: as in `stored_index`."""
+    def whole(self, manifest: Manifest, found: Walk, walked_ns: int, is_as_walked: bool) -> None:
+        """Store the stat index of a walk and, if the files were as it had found them, the listing. `walked_ns`: as in
+        `save_index`."""
+        if not self._index:
+            return
         with self._storing():
-            if self._index:
-                self._staged.write(self._index, stored_index(version, found, walked_ns))
+            save_index(self._index, manifest.hash, found, walked_ns)
+            if self._listing and is_as_walked:
+                self._see(self._index, self._listing, manifest.hash, found)
+                self._keep(self._index, self._listing, manifest, found)
 
-    def see(self, version: str, found: Walk) -> None:
-        """Store the listing's hash for a version (its manifest's hash) and its walk `found`. Does nothing without a
-        listing, and if a file could still change without changing the listing."""
-        with self._storing():
-            if self._index and self._listing and self._listing.settled(found):
-                seen = Seen(version, self._listing.digest, found.files, found.skipped)
-                save_seen(self._index, seen, self._staged)
-
-    def listing_of(self, manifest: Manifest, found: Walk) -> None:
-        """Store the listing and its manifest, unless the next sync would have to read many files again."""
-        with self._storing():
-            if not self._index or not self._listing:
-                return
-            if len(young := young_paths(found, self._listing)) > KEPT_YOUNG_MOST:
-                return
-            lines = enumerate(self._listing.lines) if young else ()
-            unsettled = [place for place, line in lines if line_path(line) in young]
-            save_last(self._index, self._listing, manifest, unsettled, found.skipped, self._staged)
+    def listing_of_same(self, version: str, found: Walk) -> None:
+        """Store the listing's hash for a version (its manifest's hash) in which nothing changed."""
+        if self._index and self._listing:
+            with self._storing():
+                self._see(self._index, self._listing, version, found)
 
     def listing_after(self, manifest: Manifest, few: Difference) -> None:
         """Store the listing and its manifest, of which only `few` was read."""
+        if not self._index or not self._listing:
+            return
+        unsettled = few.unsettled(self._listing)
         with self._storing():
-            if not self._index or not self._listing:
-                return
-            unsettled = few.unsettled(self._listing)
-            save_last(self._index, self._listing, manifest, unsettled, few.skipped, self._staged)
+            save_last(self._index, self._listing, manifest, unsettled, few.skipped)
             if not unsettled:
                 seen = Seen(manifest.hash, self._listing.digest, few.files, few.skipped)
-                save_seen(self._index, seen, self._staged)
+                save_seen(self._index, seen)
 
-    def publish(self) -> None:
-        """Put everything in the place of what the last sync stored."""
-        with self._storing():
-            self._staged.publish()
+    def _see(self, index: Path, listing: Listing, version: str, found: Walk) -> None:
+        # Unless a file could still change without changing the listing.
+        if listing.settled(found):
+            save_seen(index, Seen(version, listing.digest, found.files, found.skipped))
+
+    def _keep(self, index: Path, listing: Listing, manifest: Manifest, found: Walk) -> None:
+        # Unless the next sync would have to read many files again.
+        if len(young := young_paths(found, listing)) > KEPT_YOUNG_MOST:
+            return
+        lines = enumerate(listing.lines) if young else ()
+        unsettled = [place for place, line in lines if line_path(line) in young]
+        save_last(index, listing, manifest, unsettled, found.skipped)
 
     @contextmanager
     def _storing(self) -> Iterator[None]:

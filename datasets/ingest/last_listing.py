@@ -10,7 +10,7 @@ from zlib import crc32
 
 from datasets.ingest.listing import Listing, ListingInvalid, line_path, lines_of, walk_of
 from datasets.ingest.reader import RACY_NS
-from datasets.ingest.staged_files import StagedFiles
+from datasets.ingest.stored import store
 from datasets.ingest.tree import Skipped, Walk
 from datasets.manifests import Manifest, ManifestInvalid, count_equal, decode
 
@@ -112,16 +112,15 @@ def save_last(
     manifest: Manifest,
     unsettled: Sequence[int],
     skipped: Sequence[Skipped],
-    staged: StagedFiles,
 ) -> None:
-    """Store a listing and its manifest beside a stat index, for the next sync, once `staged` is published.
-    `unsettled`: as in LastListing. Does nothing if there is no listing."""
+    """Store a listing and its manifest beside a stat index, for the next sync. `unsettled`: as in LastListing. Does
+    nothing if there is no listing. Raises OSError if the file cannot be written."""
     if listing.raw is None:
         return
     rows = [(one.path, one.reason) for one in skipped]
     # Not compressed: it takes longer than all else.
     body = marshal.dumps((_FORMAT, listing.raw[:], manifest.encode(0), tuple(unsettled), rows))
-    staged.write(_beside(index), (crc32(body).to_bytes(4, "little"), body))
+    store(_beside(index), (crc32(body).to_bytes(4, "little"), body))
 
 
 def forget_last(index: Path) -> None:

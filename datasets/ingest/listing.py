@@ -18,9 +18,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Self
 
-from datasets.ingest.reader import RACY_NS
-from datasets.ingest.staged_files import StagedFiles
-from datasets.ingest.tree import Directory, Row, Skipped, Walk, skipped_reason
+from datasets.ingest.reader import RACY_NS, Row
+from datasets.ingest.stored import store
+from datasets.ingest.tree import Directory, Skipped, Walk, skipped_reason
 from datasets.manifests import EXECUTABLE, FILE, LINK
 
 _FORMAT = 1
@@ -215,10 +215,10 @@ def load_seen(index: Path) -> Seen | None:
         return None
 
 
-def save_seen(index: Path, seen: Seen, staged: StagedFiles) -> None:
-    """Store a listing's hash beside a stat index, once `staged` is published."""
+def save_seen(index: Path, seen: Seen) -> None:
+    """Store a listing's hash beside a stat index. Raises OSError if it cannot be written."""
     skipped = [(one.path, one.reason) for one in seen.skipped]
-    staged.write(_beside(index), [marshal.dumps((_FORMAT, seen.version, seen.digest, seen.files, skipped))])
+    store(_beside(index), [marshal.dumps((_FORMAT, seen.version, seen.digest, seen.files, skipped))])
 
 
 def forget_seen(index: Path) -> None:

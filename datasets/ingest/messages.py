@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LENGTH = struct.Struct("<I")
 
 
-def write_message(pipe: IO[bytes], frame: tuple[Any, ...] | str) -> None:
+def write_message(pipe: IO[bytes], frame: tuple[Any, ...] | bytes | str) -> None:
     """Write a message to a pipe and flush it."""
     raw = marshal.dumps(frame)
     pipe.write(_LENGTH.pack(len(raw)) + raw)

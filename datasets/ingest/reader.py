@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from datasets.ingest.arena import ARENA_FROM_BYTES, Arena
 from datasets.ingest.packs import PACK_BYTES
-from datasets.manifests import FILE, LINK
+from datasets.manifests import LINK
 
 # Attempts to read a file that changes during the read. Few, because a file that is always being written never stays the
 # same.
@@ -27,10 +27,12 @@ UNSETTLED = -1
 # O_NONBLOCK: opening would hang if the file was replaced by a named pipe.
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
-# Path relative to the root, kind, and size in bytes and mtime in ns as the walk found them.
-Wanted = tuple[bytes, int, int, int]
-# Digest, size in bytes, mtime in ns.
-Read = tuple[bytes, int, int]
+# A file as a walk found it: name, kind, size in bytes, mtime in ns, inode.
+Row = tuple[bytes, int, int, int, int]
+# Files of one directory: its path relative to the root, and their rows.
+Wanted = tuple[bytes, Sequence[Row]]
+# The digest of a file that is as the walk found it; of others with their size in bytes and their mtime in ns.
+Read = bytes | tuple[bytes, int, int]
 Failed = str  # `changing`, `gone`, `path_too_long`, `unreadable`
 
 
@@ -88,9 +90,12 @@ class Reader:
         `flush`."""
         # Before any of them is opened. Git calls files written later than this racily clean.
         self._settled_ns = time.time_ns() - RACY_NS
-        found = [self._tried(self._prefix + path, kind, size, mtime) for path, kind, size, mtime in files]
+        found: list[Read | Failed] = []
+        for directory, rows in files:
+            prefix = os.path.join(self._prefix, directory, b"")
+            found += [self._tried(prefix + name, kind, size, mtime) for name, kind, size, mtime, _ in rows]
         if self._large:
-            self._put_large(found, {self._prefix + path: place for place, (path, *_) in enumerate(files)})
+            self._put_large(found, [(directory, row) for directory, rows in files for row in rows])
         return found
 
     def flush(self) -> None:
@@ -101,13 +106,12 @@ class Reader:
     def _tried(self, path: bytes, kind: int, size: int, mtime_ns: int) -> Read | Failed:
         for attempt in range(TRIES):
             try:
-                if kind == LINK:
-                    return self._link(path)
                 # A file that changed is read again as it is now, not with the size and time that the walk
                 # found.
-                if attempt or self._is_large(size):
-                    return self._file(path)
-                return self._unchanged_file(path, size, mtime_ns)
+                if kind != LINK and not attempt and not self._is_large(size):
+                    return self._unchanged_file(path, size, mtime_ns)
+                found = self._link(path) if kind == LINK else self._file(path)
+                return found[0] if found[1:] == (size, mtime_ns) else found
             except FileNotFoundError:
                 return "gone"
             except FileChanged:
@@ -119,15 +123,15 @@ class Reader:
     def _is_large(self, size: int) -> bool:
         return size > self._sink.most_in_memory_bytes
 
-    def _link(self, path: bytes) -> Read:
+    def _link(self, path: bytes) -> tuple[bytes, int, int]:
         target = os.readlink(path)
         status = os.lstat(path)
         digest = self._keep(Content(sha256(target).digest(), target))
         return digest, len(target), status.st_mtime_ns
 
-    def _unchanged_file(self, path: bytes, size: int, mtime_ns: int) -> Read:
-        """Return a file's digest, size and time, expecting the size and mtime that the walk found. This saves one
-        `fstat` per file. Raises FileChanged if either differs now."""
+    def _unchanged_file(self, path: bytes, size: int, mtime_ns: int) -> bytes:
+        """Return a file's digest, expecting the size and mtime that the walk found. This saves one `fstat` per file.
+        Raises FileChanged if either differs now."""
         descriptor = os.open(path, _OPEN_FLAGS)
         try:
             data = self._whole(descriptor, size)
@@ -137,9 +141,9 @@ class Reader:
         if after.st_mtime_ns != mtime_ns or after.st_size != size:
             raise FileChanged
         settled = mtime_ns if mtime_ns < self._settled_ns else UNSETTLED
-        return self._keep(Content(sha256(data).digest(), data, path, settled)), size, mtime_ns
+        return self._keep(Content(sha256(data).digest(), data, path, settled))
 
-    def _file(self, path: bytes) -> Read:
+    def _file(self, path: bytes) -> tuple[bytes, int, int]:
         descriptor = os.open(path, _OPEN_FLAGS)
         try:
             before = os.fstat(descriptor)
@@ -176,9 +180,11 @@ class Reader:
                 self._send()
         return digest
 
-    def _put_large(self, found: list[Read | Failed], places: dict[bytes, int]) -> None:
+    def _put_large(self, found: list[Read | Failed], files: Sequence[tuple[bytes, Row]]) -> None:
         """Send the large files that were read to the sink. One that changed since is read again, and its new result set
-        in `found`, at the place of its path."""
+        in `found`. `files`: the directory and the row of each result."""
+        names = (os.path.join(self._prefix, directory, row[0]) for directory, row in files)
+        places = {name: place for place, name in enumerate(names)}
         for _ in range(TRIES):
             large, self._large = self._large, []
             # Asked for all at once: for one by one it takes a tenth of a sync with links.
@@ -190,7 +196,8 @@ class Reader:
                     self._sink.put_file(digest, path, size, mtime_ns)
                     lacking.remove(digest)
                 except FileChanged:
-                    found[places[path]] = self._tried(path, FILE, size, mtime_ns)
+                    _, kind, *as_walked, _ = files[places[path]][1]
+                    found[places[path]] = self._tried(path, kind, *as_walked)
                 except FileNotFoundError:
                     found[places[path]] = "gone"
                 except OSError as error:

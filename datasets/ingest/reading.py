@@ -4,10 +4,10 @@ were found, and the caller looks for more."""
 import selectors
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
-from datasets.ingest.reader import Failed, Read, Reader, Wanted
+from datasets.ingest.reader import Failed, Read, Reader, Row, Wanted
 from datasets.ingest.tree import Directory
 from datasets.ingest.worker import Say, SinkSpec, Worker, open_sink
 from datasets.manifests import DIGEST_BYTES
@@ -16,8 +16,44 @@ BATCH_FILES, BATCH_BYTES = 400, 8 << 20
 # Below this size a second worker process costs more than it gains.
 ALONE_FILES, ALONE_BYTES = 200, 16 << 20
 
-# A file: its directory, and its index in the rows there.
-_Place = tuple[Directory, int]
+
+@dataclass(slots=True)
+class _Run:
+    """Files that follow each other in their directory: the rows from `start` on, before `end`."""
+
+    directory: Directory
+    start: int
+    end: int
+
+    @property
+    def rows(self) -> list[Row]:
+        return self.directory.rows[self.start : self.end]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Files that are sent to a worker together."""
+
+    runs: list[_Run] = field(default_factory=list)
+    files: int = 0
+    size_bytes: int = 0
+
+    def add(self, directory: Directory, row: int, size: int) -> None:
+        last = self.runs[-1] if self.runs else None
+        if last and last.directory is directory and last.end == row:
+            last.end += 1
+        else:
+            self.runs.append(_Run(directory, row, row + 1))
+        self.files += 1
+        self.size_bytes += size
+
+    @property
+    def is_full(self) -> bool:
+        return self.files >= BATCH_FILES or self.size_bytes >= BATCH_BYTES
+
+    @property
+    def wanted(self) -> list[Wanted]:
+        return [(run.directory.path, run.rows) for run in self.runs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +89,11 @@ class Reading:
     ) -> None:
         self._root, self._sink, self._nearby, self._workers = root, sink, nearby, workers
         self._report, self._say = report, say
-        # Files for one request each, and those of the one that is not full yet.
-        self._batches: deque[list[_Place]] = deque()
-        self._batch: list[_Place] = []
-        self._batch_bytes = 0
+        self._batches: deque[_Batch] = deque()
+        # The one that is not full yet.
+        self._batch = _Batch()
         self._crew: list[Worker] = []
-        self._at_work: dict[Worker, list[_Place]] = {}
+        self._at_work: dict[Worker, _Batch] = {}
         self._answers = selectors.DefaultSelector()
         self.files = self.size_bytes = 0
         self._files_done = self._bytes_done = 0
@@ -80,11 +115,10 @@ class Reading:
         caller adds others."""
         for row in rows:
             size = directory.rows[row][2]
-            self._batch.append((directory, row))
-            self._batch_bytes += size
+            self._batch.add(directory, row, size)
             self.files += 1
             self.size_bytes += size
-            if len(self._batch) >= BATCH_FILES or self._batch_bytes >= BATCH_BYTES:
+            if self._batch.is_full:
                 self._end_batch()
         if not self._crew and (self.files > ALONE_FILES or self.size_bytes > ALONE_BYTES):
             self._start_crew()
@@ -95,7 +129,7 @@ class Reading:
     def forget(self) -> None:
         """Forget all files that were added. Contents of some may be stored."""
         self._batches.clear()
-        self._batch, self._batch_bytes = [], 0
+        self._batch = _Batch()
         while self._at_work:
             self._take_answers(None)
         self.files = self.size_bytes = self._files_done = self._bytes_done = 0
@@ -125,9 +159,9 @@ class Reading:
             self._answers.register(worker.output, selectors.EVENT_READ, worker)
 
     def _end_batch(self) -> None:
-        if self._batch:
+        if self._batch.files:
             self._batches.append(self._batch)
-            self._batch, self._batch_bytes = [], 0
+            self._batch = _Batch()
 
     def _hand_out(self) -> None:
         for worker in self._crew:
@@ -137,7 +171,7 @@ class Reading:
     def _start(self, worker: Worker) -> None:
         batch = self._batches.popleft()
         self._at_work[worker] = batch
-        worker.start(_wanted(batch))
+        worker.start(batch.wanted)
 
     def _take_answers(self, seconds: float | None) -> None:
         """Take what workers have read, and give them more. Waits for the first answer this long, None: without
@@ -157,33 +191,40 @@ class Reading:
             return
         reader = Reader(self._root, open_sink(self._sink, self._say))
         for batch in batches:
-            self._take(batch, reader.read(_wanted(batch)))
+            self._take(batch, reader.read(batch.wanted))
         reader.flush()
 
-    def _take(self, batch: Sequence[_Place], results: Sequence[Read | Failed]) -> None:
-        for (directory, place), result in zip(batch, results, strict=True):
-            if isinstance(result, str):
-                self.failed.append((_path(directory, place), result))
-                continue
-            digest, size, mtime = result
-            if not directory.digests:
-                directory.digests = bytearray(len(directory.rows) * DIGEST_BYTES)
-            directory.digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES] = digest
-            row = directory.rows[place]
-            if row[2] != size or row[3] != mtime:
-                # Changed since the walk.
-                self.is_as_walked = False
-                directory.rows[place] = (row[0], row[1], size, mtime, row[4])
-            self._bytes_done += size
-        self._files_done += len(batch)
+    def _take(self, batch: _Batch, results: bytes | Sequence[Read | Failed]) -> None:
+        at = 0
+        for run in batch.runs:
+            count = run.end - run.start
+            if isinstance(results, bytes):
+                _set_digests(run, results[at * DIGEST_BYTES : (at + count) * DIGEST_BYTES])
+            else:
+                self._take_each(run, results[at : at + count])
+            at += count
+        self._files_done += batch.files
+        self._bytes_done += batch.size_bytes
         if not self._report(Progress(self._files_done, self.files, self._bytes_done, self.size_bytes)):
             raise Cancelled
 
+    def _take_each(self, run: _Run, results: Sequence[Read | Failed]) -> None:
+        directory = run.directory
+        for place, result in enumerate(results, run.start):
+            name, kind, _, _, inode = directory.rows[place]
+            if isinstance(result, str):
+                self.failed.append((directory.path + b"/" + name if directory.path else name, result))
+                continue
+            if isinstance(result, tuple):
+                # Changed since the walk.
+                self.is_as_walked = False
+                result, size, mtime = result
+                directory.rows[place] = name, kind, size, mtime, inode
+            _set_digests(_Run(directory, place, place + 1), result)
 
-def _wanted(batch: Sequence[_Place]) -> list[Wanted]:
-    return [(_path(directory, place), *directory.rows[place][1:4]) for directory, place in batch]
 
-
-def _path(directory: Directory, place: int) -> bytes:
-    name = directory.rows[place][0]
-    return directory.path + b"/" + name if directory.path else name
+def _set_digests(run: _Run, digests: bytes) -> None:
+    directory = run.directory
+    if not directory.digests:
+        directory.digests = bytearray(len(directory.rows) * DIGEST_BYTES)
+    directory.digests[run.start * DIGEST_BYTES : run.end * DIGEST_BYTES] = digests

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
-from datasets.ingest.reader import RACY_NS, Failed, why_unread
+from datasets.ingest.reader import RACY_NS, Failed, Row, why_unread
+from datasets.ingest.stored import store
 from datasets.manifests import DIGEST_BYTES, EXECUTABLE, FILE, LINK, stays_inside
 
 _FORMAT = 1
@@ -16,10 +17,7 @@ _TYPE = 0o170000
 _CHECK_BYTES = 16
 # An mtime that no file has, so that the row never matches.
 _UNKNOWN = -1
-_NOTHING: tuple[list["Row"], bytes] = ([], b"")
-
-# Name, kind, size in bytes, mtime in ns, inode.
-Row = tuple[bytes, int, int, int, int]
+_NOTHING: tuple[list[Row], bytes] = ([], b"")
 
 
 @dataclass(slots=True)
@@ -175,16 +173,16 @@ def load_index(path: Path) -> StatIndex:
         return StatIndex()
 
 
-def stored_index(version: str, found: Walk, walked_ns: int) -> tuple[bytes, bytes]:
-    """Return what is stored as the index of the walk `found`, in two pieces. `version`: the manifest's hash;
-    `walked_ns`: wall-clock time before the walk, in ns: files changed just before are left out, since they may
-    change again."""
+def save_index(path: Path, version: str, found: Walk, walked_ns: int) -> None:
+    """Replace the index stored at `path` by that of the walk `found`. `version`: the manifest's hash; `walked_ns`:
+    wall-clock time before the walk, in ns: files changed just before are left out, since they may change again. Raises
+    OSError if it cannot be written."""
     directories = {
         directory.path: (_settled(directory.rows, walked_ns), bytes(directory.digests))
         for directory in found.directories
     }
     body = marshal.dumps((_FORMAT, version, directories))
-    return blake2b(body, digest_size=_CHECK_BYTES).digest(), body
+    store(path, (blake2b(body, digest_size=_CHECK_BYTES).digest(), body))
 
 
 def _settled(rows: list[Row], walked_ns: int) -> list[Row]:

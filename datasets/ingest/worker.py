@@ -124,14 +124,15 @@ class Worker(Child):
         """Send files to read to the worker; `results` returns the answer. Raises WorkerFailed if it has ended."""
         self.send(tuple(files))
 
-    def results(self) -> list[Read | Failed] | None:
-        """Wait for the next message and return the answer to `start`; None if it was a line for the user. Raises
-        WorkerFailed if the worker ended early."""
-        answer = self.received()
+    def results(self) -> bytes | Sequence[Read | Failed] | None:
+        """Wait for the next message and return the answer to `start`: the digests, concatenated, if all files are as
+        the walk found them, else what became of each. None if it was a line for the user. Raises WorkerFailed if the
+        worker ended early."""
+        answer: bytes | tuple[Read | Failed, ...] | str = self.received()
         if isinstance(answer, str):
             self._say(answer)
             return None
-        return list(answer)
+        return answer
 
     def begin_flush(self) -> None:
         """Make the worker flush what it stored; `finish` waits for it. May be repeated. Raises WorkerFailed if the
@@ -148,6 +149,11 @@ class Worker(Child):
         self.kill()
 
 
+def _brief(found: Sequence[Read | Failed]) -> bytes | tuple[Read | Failed, ...]:
+    digests = [one for one in found if isinstance(one, bytes)]
+    return b"".join(digests) if len(digests) == len(found) else tuple(found)
+
+
 def main() -> None:
     """Run the worker: read messages from standard input until it ends. Exits with code 1 after an error."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
@@ -159,7 +165,7 @@ def main() -> None:
     # Lines about a wait come from a thread of the sink.
     writing = threading.Lock()
 
-    def send(frame: tuple[Any, ...] | str) -> None:
+    def send(frame: tuple[Any, ...] | bytes | str) -> None:
         with writing:
             write_message(target, frame)
 
@@ -168,7 +174,7 @@ def main() -> None:
         while (files := read_message(source.read)) is not None:
             if not files:
                 reader.flush()
-            send(tuple(reader.read(files)))
+            send(_brief(reader.read(files)))
     except Exception as error:  # noqa: BLE001  # whatever it is, the parent raises it in this process's name
         code, words = getattr(error, "code", ""), str(error) or type(error).__name__
         sys.stderr.write(f"{code}{_AFTER_CODE}{words}\n" if code else f"{words}\n")

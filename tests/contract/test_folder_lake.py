@@ -57,6 +57,7 @@ def source(tmp_path: Path) -> Path:
 
 def synced(source: Path, lake: FolderLake, **options) -> Manifest:
     found = sync_tree(source, sink_of_folder(lake.root), **options)
+    found.remember()
     assert found.manifest is not None
     assert not found.failed
     return found.manifest
@@ -308,7 +309,7 @@ def test_a_file_that_changes_after_its_read_and_keeps_its_mtime_is_not_shared(
 
     monkeypatch.setattr(sink, "lacking", lacking)
     reader = Reader(os.fsencode(source), sink)
-    [(digest, _, _)] = reader.read([(b"sub/large.bin", FILE, status.st_size, status.st_mtime_ns)])
+    [digest] = reader.read([(b"sub", [(b"large.bin", FILE, status.st_size, status.st_mtime_ns, 1)])])
     reader.flush()
     assert digest == sha256(lake.read(digest)).digest()
     assert not lake.verify([digest, sha256(LARGE).digest()]).quarantined
@@ -328,10 +329,12 @@ def test_what_becomes_a_link_is_not_kept_in_memory(source, lake, monkeypatch, is
         file.chmod(0o644)
         os.utime(file, (1, 1))
     reader = Reader(os.fsencode(source), sink)
-    found = [reader.read([(b"sub/%d.bin" % number, FILE, 300 << 10, 10**9)])[0] for number in range(3)]
+    found = [
+        reader.read([(b"sub", [(b"%d.bin" % number, FILE, 300 << 10, 10**9, 1)])])[0] for number in range(3)
+    ]
     reader.flush()
     assert [content.path for content in kept] == ([] if is_same_device else [*map(os.fsencode, files[1:])])
-    assert [digest for digest, _, _ in found] == [sha256(lake.read(row[0])).digest() for row in found]
+    assert found == [sha256(lake.read(digest)).digest() for digest in found]
     assert [file.stat().st_nlink for file in files] == [2, 2, 2]
 
 
@@ -453,8 +456,9 @@ def test_a_file_that_changed_since_the_walk_is_read_as_it_is(tmp_path, lake):
     (tmp_path / "later").write_bytes(b"LATER")
     os.utime(tmp_path / "later", ns=(0, found[2].st_mtime_ns + 1))
     reader = Reader(os.fsencode(tmp_path), FolderSink(lake, Sharing.COPY))
-    wanted = [(name, FILE, one.st_size, one.st_mtime_ns) for name, one in zip(names, found, strict=True)]
-    read = reader.read(wanted)
+    rows = [(name, FILE, one.st_size, one.st_mtime_ns, 1) for name, one in zip(names, found, strict=True)]
+    unchanged, *read = reader.read([(b"", rows)])
     reader.flush()
-    assert [lake.read(digest) for digest, _, _ in read] == [b"as it was", b"longer than before", b"LATER"]
-    assert read[2][2] == found[2].st_mtime_ns + 1
+    assert lake.read(unchanged) == b"as it was"
+    assert [lake.read(digest) for digest, _, _ in read] == [b"longer than before", b"LATER"]
+    assert read[1][2] == found[2].st_mtime_ns + 1

@@ -378,7 +378,7 @@ FolderLake = folder.FolderLake
 part = FolderLake.put_part
 FolderLake.put_part = noted(lambda self, digest, offset, *rest: part(self, digest, offset, *rest))
 reader = Reader(root, lake_sink(spec))
-reader.read([(name, 0, 0, 0) for name in sorted(os.listdir(root))])
+reader.read([(b"", [(name, 0, 0, 0, 0) for name in sorted(os.listdir(root))])])
 reader.flush()
 """
 

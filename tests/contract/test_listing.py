@@ -14,7 +14,6 @@ from datasets.ingest.engine import Synced, sync_tree
 from datasets.ingest.last_listing import LastListing, difference, load_last, save_last
 from datasets.ingest.listing import Listing, ListingInvalid, load_seen, walk_of
 from datasets.ingest.reading import ALONE_FILES
-from datasets.ingest.staged_files import StagedFiles
 from datasets.ingest.tree import Directory, SourceMissing, walk
 from datasets.manifests import Manifest
 from datasets.storage.folder_sink import sink_of_folder
@@ -153,7 +152,9 @@ def test_files_of_a_directory_that_was_left_make_a_listing_invalid():
 def synced(tree: Path, tmp_path: Path, base: str = "") -> Synced:
     with Listing(os.fsencode(tree)) as listing:
         sink = sink_of_folder(tmp_path / "lake")
-        return sync_tree(tree, sink, index=tmp_path / "one.index", listing=listing, base=base)
+        found = sync_tree(tree, sink, index=tmp_path / "one.index", listing=listing, base=base)
+        found.remember()
+        return found
 
 
 @pytest.fixture
@@ -328,10 +329,8 @@ def test_a_damaged_listing_counts_for_nothing(
     path = tmp_path / "one.last"
     if harm == "other":
         # Not what any sync stores: the manifest of another tree.
-        staged = StagedFiles()
         with Listing(os.fsencode(tree)) as listing:
-            save_last(tmp_path / "one.index", listing, Manifest.empty(), [], [], staged)
-        staged.publish()
+            save_last(tmp_path / "one.index", listing, Manifest.empty(), [], [])
     else:
         raw = bytearray(path.read_bytes())
         raw[len(raw) // 2] ^= 1
@@ -370,9 +369,11 @@ def test_a_version_is_made_although_the_disk_of_the_index_is_full(
 
     def sync() -> Synced:
         with Listing(os.fsencode(tree)) as listing:
-            return sync_tree(
+            found = sync_tree(
                 tree, sink_of_folder(tmp_path / "lake"), index=index, listing=listing, say=said.append
             )
+            found.remember()
+            return found
 
     def refuse(path: Path, _: Path) -> Path:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -413,5 +414,7 @@ def test_a_listing_of_a_file_that_changed_afterwards_is_not_trusted(
         assert listing.raw is not None
         (tree / "plain").write_bytes(b"between")
         os.utime(tree / "plain", ns=(OLD_NS, OLD_NS - 1))
-        sync_tree(tree, sink_of_folder(tmp_path / "lake"), index=tmp_path / "one.index", listing=listing)
+        sync_tree(
+            tree, sink_of_folder(tmp_path / "lake"), index=tmp_path / "one.index", listing=listing
+        ).remember()
     assert load_seen(tmp_path / "one.index") is None

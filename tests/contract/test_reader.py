@@ -10,7 +10,7 @@ import pytest
 
 from datasets.ingest.arena import ARENA_FROM_BYTES, Arena
 from datasets.ingest.packs import CONTENT_MOST_BYTES, PACK_BYTES
-from datasets.ingest.reader import Content, FileChanged, Reader
+from datasets.ingest.reader import Content, Failed, FileChanged, Read, Reader, Wanted
 from datasets.manifests import FILE
 
 
@@ -39,13 +39,18 @@ class LateSink:
             self.stored[content.digest] = len(content.data)
 
 
-def make_files(root: Path, sizes: Sequence[int]) -> list[tuple[bytes, int, int, int]]:
+def make_files(root: Path, sizes: Sequence[int]) -> list[Wanted]:
     """Create sparse files that differ in their first bytes; return them as a walk does."""
     for number, size in enumerate(sizes):
         (root / str(number)).write_bytes(b"%08d" % number)
         os.truncate(root / str(number), size)
         os.utime(root / str(number), (1, 1))
-    return [(b"%d" % number, FILE, size, 10**9) for number, size in enumerate(sizes)]
+    return [(b"", [(b"%d" % number, FILE, size, 10**9, 1) for number, size in enumerate(sizes)])]
+
+
+def digest_of(read: Read | Failed) -> bytes:
+    assert not isinstance(read, str)
+    return read if isinstance(read, bytes) else read[0]
 
 
 @pytest.mark.parametrize("size", [4000, ARENA_FROM_BYTES, 400_000, CONTENT_MOST_BYTES])
@@ -53,17 +58,17 @@ def test_memory_is_used_again_only_after_it_was_written(tmp_path: Path, size: in
     files = make_files(tmp_path, [size] * (4 * PACK_BYTES // size if size > 4000 else 9))
     sink = LateSink()
     reader = Reader(os.fsencode(tmp_path), sink)
-    digests = [read[0] for read in reader.read(files)]
+    digests = list(map(digest_of, reader.read(files)))
     reader.flush()
-    assert sink.stored == {bytes(digest): size for digest in digests}
-    assert len(sink.stored) == len(files)
+    assert sink.stored == dict.fromkeys(digests, size)
+    assert len(sink.stored) == len(files[0][1])
 
 
 def test_contents_that_the_lake_has_do_not_free_what_is_being_written(tmp_path: Path):
     """They are not handed to the sink, which still writes those before them."""
     files = make_files(tmp_path, [CONTENT_MOST_BYTES] * 8)
     plain = Reader(os.fsencode(tmp_path), LateSink())
-    digests = [bytes(read[0]) for read in plain.read(files)]
+    digests = list(map(digest_of, plain.read(files)))
     sink = LateSink(digests[2:6])
     reader = Reader(os.fsencode(tmp_path), sink)
     reader.read(files)
@@ -113,12 +118,12 @@ class PathSink(LateSink):
 def test_a_large_file_that_changes_before_it_is_stored_is_read_again(tmp_path: Path, changes: int):
     sink = PathSink([FileChanged()] * changes)
     [small, large] = Reader(os.fsencode(tmp_path), sink).read(make_files(tmp_path, [999, 1000]))
-    assert small[0] == sha256((tmp_path / "0").read_bytes()).digest()
+    assert digest_of(small) == sha256((tmp_path / "0").read_bytes()).digest()
     if changes == 3:
         assert (large, sink.stored) == ("changing", {})
     else:
         digest = sha256((tmp_path / "1").read_bytes()).digest()
-        assert (large[0], sink.stored) == (digest, {digest: 1000})
+        assert (digest_of(large), sink.stored) == (digest, {digest: 1000})
 
 
 @pytest.mark.parametrize(("error", "why"), [(FileNotFoundError(), "gone"), (PermissionError(), "unreadable")])
@@ -127,7 +132,7 @@ def test_a_large_file_that_cannot_be_read_again_is_named(tmp_path: Path, error: 
     sink = PathSink([error])
     [first, second] = Reader(os.fsencode(tmp_path), sink).read(files)
     assert first == why
-    assert sink.stored == {bytes(second[0]): 1001}
+    assert sink.stored == {digest_of(second): 1001}
 
 
 def test_equal_large_files_are_stored_once(tmp_path: Path):
@@ -135,5 +140,5 @@ def test_equal_large_files_are_stored_once(tmp_path: Path):
     (tmp_path / "1").write_bytes((tmp_path / "0").read_bytes())
     sink = PathSink()
     [first, second] = Reader(os.fsencode(tmp_path), sink).read(files)
-    assert first[0] == second[0]
-    assert sink.stored == {bytes(first[0]): 1000}
+    assert digest_of(first) == digest_of(second)
+    assert sink.stored == {digest_of(first): 1000}

@@ -221,7 +221,7 @@ def test_a_connection_that_the_server_closed_during_a_long_pause_costs_no_attemp
 def test_the_code_of_a_refusal_passes_from_the_worker(tmp_path: Path):
     (tmp_path / "a").write_text("alpha")
     worker = Worker(os.fsencode(tmp_path), ("tests.contract.away_sink:away_sink", ()))
-    worker.start([(b"a", FILE, 0, 0)])
+    worker.start([(b"", [(b"a", FILE, 0, 0, 0)])])
     worker.results()
     with pytest.raises(WorkerFailed) as failed:
         worker.finish()
@@ -279,7 +279,7 @@ def test_a_worker_that_is_killed_while_it_waits_is_named(server: Yard, tmp_path:
         os.kill(worker._process.pid, signal.SIGKILL)
 
     worker = Worker(os.fsencode(tmp_path), sink_of_server(server.url, {}, "xray"), say)
-    worker.start([(b"a", FILE, 0, 0)])
+    worker.start([(b"", [(b"a", FILE, 0, 0, 0)])])
     assert worker.results() is not None
     with pytest.raises(WorkerFailed, match="was killed"):
         worker.finish()
