@@ -24,7 +24,11 @@ def test_worker_processes_read_before_all_is_found(tree: Path, tmp_path: Path):
     [directory] = walk(os.fsencode(tree)).directories
     done: list[Progress] = []
     sink = sink_of_folder(tmp_path / "lake")
-    report = lambda progress: not done.append(progress)  # noqa: E731
+
+    def report(progress: Progress) -> bool:
+        done.append(progress)
+        return True
+
     with Reading(os.fsencode(tree), sink, lambda: None, 1, report, print) as reading:
         reading.add(directory, range(BATCH_FILES))
 
