@@ -16,7 +16,7 @@ from datasets.long_work import LAKE_AWAY, budget_of
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation, DatasetVersion
 from datasets.queries.cache_locations import claim_of, crowded_words, locations_of
-from datasets.queries.caches import keys_at, store_of
+from datasets.queries.caches import reported_keys, store_of
 from datasets.queries.code import control_url
 from datasets.queries.lake import manifest_named
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing, Lake
@@ -123,7 +123,7 @@ class VolumeCaches:
     def manifests(self) -> dict[str, Manifest]:
         """Return the manifests of all trees whose versions exist; omits one whose manifest the lake has
         lost."""
-        rows = DatasetVersion.objects.filter(pk__in=keys_at(self._location))
+        rows = DatasetVersion.objects.filter(pk__in=reported_keys(self._location))
         found = {}
         for version in rows.select_related("dataset__project"):
             with suppress(ContentMissing):

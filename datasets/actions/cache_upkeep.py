@@ -24,13 +24,14 @@ from datasets.queries.caches import (
     cache_refusal,
     holds_caches,
     key_of,
-    keys_at,
     needed_versions,
+    reported_keys,
     store_of,
     wanted_versions,
     without_their_data,
 )
 from datasets.storage.base import Blocked
+from datasets.storage.cache import CacheStore
 from jobs import lifecycle
 from jobs.transitions import Target, send
 
@@ -75,7 +76,8 @@ def distrust_caches() -> None:
     for location in filter(holds_caches, _locations()):
         # What is not mounted yet is looked at by `keep_caches`.
         with suppress(Blocked):
-            _fail_interrupted(location, _ready_at(location.pk))
+            if location.project_id is None:
+                _fail_interrupted(store_of(location), _ready_at(location.pk))
 
 
 class VerifiedCaches(NamedTuple):
@@ -176,22 +178,27 @@ def _age_out(location: CacheLocation, now: datetime) -> None:
 def _compare_with_disk(location: CacheLocation) -> None:
     # Query the rows before the disk: the files of a fill that ends in between are then on the disk.
     ready = _ready_at(location.pk)
-    try:
-        _fail_interrupted(location, ready)
-        found = keys_at(location)
-    except Blocked:
-        # An unmounted file system must not make caches look lost.
-        return
+    if location.project_id is not None:
+        # A volume is flushed before its pod ends.
+        found = reported_keys(location)
+    else:
+        try:
+            store = store_of(location)
+            _fail_interrupted(store, ready)
+            found = store.keys()
+        except Blocked:
+            # An unmounted file system must not make caches look lost.
+            return
     for cache in ready:
         if key_of(cache.version_id) not in found:
             _note_lost(cache)
     _remove_unknown(location, found)
 
 
-def _fail_interrupted(location: CacheLocation, ready: Iterable[Cache]) -> None:
-    """Fail those of the `ready` caches whose flush was interrupted. Raises Blocked if the directory cannot be used."""
-    # A volume is flushed before its pod ends.
-    keys = store_of(location).distrust_interrupted() if location.project_id is None else ()
+def _fail_interrupted(store: CacheStore, ready: Iterable[Cache]) -> None:
+    """Fail those of the `ready` caches of a directory whose flush was interrupted. Raises Blocked if the directory
+    cannot be used."""
+    keys = store.distrust_interrupted()
     for cache in ready:
         if key_of(cache.version_id) in keys:
             _fail(cache, NOT_FLUSHED, INTERRUPTED)

@@ -71,12 +71,9 @@ def store_of(location: CacheLocation) -> CacheStore:
     return CacheStore(directory_of(location))
 
 
-def keys_at(location: CacheLocation) -> set[str]:
-    """Return the keys of the trees at a location: from its disk, or from the last pod's report for a volume. Raises
-    Blocked if the location's directory cannot be created."""
-    if location.project_id is None:
-        return store_of(location).keys()
-    return set(CacheLocation.objects.values_list("kept_keys", flat=True).get(pk=location.pk))
+def reported_keys(volume: CacheLocation) -> set[str]:
+    """Return the keys of the trees on a project's volume, as the last pod there reported them."""
+    return set(CacheLocation.objects.values_list("kept_keys", flat=True).get(pk=volume.pk))
 
 
 def unread_at(

@@ -1,6 +1,7 @@
 """Caches of datasets: jobs that wait for them, one fill for all, aging, room, and deletion."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from datasets.live_topics import read_dataset
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
 from datasets.queries.caches import cache_shape, directory_of
 from datasets.queries.job_data import dataset_mounts
+from datasets.storage.cache import CacheStore
 from datasets.storage.tree_fill import Progress
 from jobs.actions import clone_body, stop_job, submit_job
 from jobs.models import Pod
@@ -419,3 +421,20 @@ def test_a_project_whose_datasets_other_projects_mount_is_not_deleted(people: Ca
     submit(people, project=people.other, dataset="team-a/xray")
     with pytest.raises(Conflict, match="a job of team-b"):
         delete_project(people.project, actor=people.actor("root"))
+
+
+def test_a_pass_of_the_upkeep_opens_the_store_of_each_location_once(
+    people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    location, opened, real = location_for(plant.cluster), list[Path](), CacheStore.__init__
+    cache = cache_version(xray.versions.get(number=1), location, actor=SYSTEM)
+    work()
+
+    def open_store(store: CacheStore, root: Path) -> None:
+        opened.append(root)
+        real(store, root)
+
+    monkeypatch.setattr(CacheStore, "__init__", open_store)
+    keep_caches(timezone.now())
+    cache.refresh_from_db()
+    assert (opened, cache.state) == ([directory_of(location)], Cache.READY)
