@@ -17,6 +17,7 @@ from django.utils.translation import gettext_noop, ngettext
 from controlplane.access import Actor, Forbidden, NotVisible
 from controlplane.actions.errors import Conflict
 from controlplane.models import User
+from dashboards.pages.fields import focus_errors
 from dashboards.pages.js_messages import words
 from dashboards.pages.navigation import navigation
 from dashboards.reads.base_page import clusters
@@ -83,7 +84,9 @@ def show(
 def show_form(
     request: HttpRequest, actor: Actor, template: str, form: BaseForm, context: dict[str, Any]
 ) -> HttpResponse:
-    """Render a page with a form, the template's variable `form`. The status is 400 if the form has errors."""
+    """Render a page with a form, the template's variable `form`. If the form has errors, the status is 400 and its
+    first refused field has the focus."""
+    focus_errors(form)
     return show(request, actor, template, context | {"form": form}, status=400 if form.errors else 200)
 
 

@@ -73,6 +73,15 @@ def offer(form: forms.Form, name: str, values: Iterable[object]) -> None:
     field.choices = [(str(value), str(value)) for value in values]
 
 
+def focus_errors(form: forms.BaseForm) -> None:
+    """Let the browser focus the form's first refused field when the page is shown: screen readers then read its error,
+    which describes it."""
+    for name in form.errors:
+        if name in form.fields:
+            # Of several fields with autofocus, the first on the page is focused.
+            form.fields[name].widget.attrs["autofocus"] = True
+
+
 def add_errors(form: forms.Form, refused: Invalid) -> None:
     """Add refused fields to the form's fields of the same names, and the others to the form itself."""
     for error in refused.errors:

@@ -129,7 +129,7 @@ def project_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
             )
             return redirect("project", project.name)
     context = {"title": _("New project"), "back": "projects"}
-    return _show_form(request, actor, form, context)
+    return show_form(request, actor, "dashboards/project_form.html", form, context)
 
 
 @signed_in
@@ -154,7 +154,7 @@ def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
         form.add_error(None, _("It was changed while this form was open. Save again to replace that change."))
     title = _("Edit %(name)s") % {"name": name}
     context = {"project": project, "title": title, "seen": _fingerprint(form)}
-    return _show_form(request, actor, form, context)
+    return show_form(request, actor, "dashboards/project_form.html", form, context)
 
 
 @require_POST
@@ -247,16 +247,6 @@ def member_remove(request: HttpRequest, actor: Actor, name: str) -> HttpResponse
 def _posted(request: HttpRequest) -> QueryDict | None:
     """Return the data of a submitted form, even if it is empty; None for a GET."""
     return request.POST if request.method == "POST" else None
-
-
-def _show_form(
-    request: HttpRequest, actor: Actor, form: ProjectForm, context: dict[str, Any]
-) -> HttpResponseBase:
-    for name in form.errors:
-        if name in form.fields:
-            # The browser focuses the first field that has autofocus.
-            form.fields[name].widget.attrs["autofocus"] = True
-    return show_form(request, actor, "dashboards/project_form.html", form, context)
 
 
 def _page(

@@ -14,7 +14,7 @@ from controlplane.access import Actor, NotVisible, role_in
 from controlplane.actions.errors import Invalid
 from controlplane.models import Role
 from dashboards.pages.base_page import attempt, show, signed_in
-from dashboards.pages.fields import NameField, offer
+from dashboards.pages.fields import NameField, focus_errors, offer
 from datasets.access import dataset_for
 from datasets.actions.datasets import create_dataset, edit_dataset, remove_tag, tag_version
 from datasets.models import Dataset, DatasetTag
@@ -144,5 +144,7 @@ def _edit_page(
         "tag_form": tag_form,
         "tags": tags[:TAGS_SHOWN],
     }
+    focus_errors(form)
+    focus_errors(tag_form)
     status = 400 if form.errors or tag_form.errors else 200
     return show(request, actor, "datasets/dataset_edit.html", context, status=status)

@@ -220,7 +220,7 @@ def test_revoking_asks_and_says_when_the_token_was_used(cast: Cast, visit: Visit
     assert Token.objects.get().revoked_at is None
 
 
-def test_refused_fields_take_the_focus(cast: Cast, visit: Visit):
+def test_refused_fields_take_the_focus_and_have_a_description(cast: Cast, visit: Visit):
     client = visit(cast.root)
     for path, form in (
         ("/users", {"username": "", "password": "short"}),
@@ -228,9 +228,10 @@ def test_refused_fields_take_the_focus(cast: Cast, visit: Visit):
         ("/tokens", {"name": "x", "days": "1000"}),
         ("/new/project", {"name": "A b"}),
         ("/new/job", {"name": "A b", "project": "team-a"}),
+        ("/new/job", {"name": "ab", "project": "none", "kind": "none"}),
         ("/new/cluster", {"name": "A b"}),
     ):
         page = client.post(path, form).content.decode()
         invalid = re.findall(r"<[^>]*aria-invalid[^>]*>", page)
         assert invalid, path
-        assert all("autofocus" in field for field in invalid), path
+        assert all("autofocus" in field and "aria-describedby" in field for field in invalid), path
