@@ -151,3 +151,27 @@ def test_the_snapshot_at_the_end_of_a_job_is_waited_for(server, yard, monkeypatc
     server.on("GET", "snapshots", page())
     ran = yard("snapshot", "restore", "data@2", "--to", "back")
     assert (ran.code, "no snapshot 'data@2'" in ran.err) == (3, True)
+
+
+def test_the_snapshots_of_a_job_that_has_just_ended_are_waited_for_on_its_volumes(server, yard, monkeypatch):
+    monkeypatch.setattr("controlplane.cli.session.Session.pause", lambda session, seconds: None)
+    mounts = [{"volume": "data", "mount_path": "/data"}, {"host_path": "/mnt", "mount_path": "/mnt"}]
+    mounts.append({"volume": "models", "mount_path": "/models"})
+    data, models, done = ({"id": "1", "snapshots_due_for": due} for due in (None, "train", None))
+    server.on("GET", "projects/team-a/jobs", page({"volumes": mounts}))
+    server.on("GET", "volumes", page(data, models), page(data, models), page(data, done))
+    server.on("GET", "snapshots", page())
+    server.on("GET", "projects/team-a", {"name": "team-a"})
+    ran = yard("snapshot", "list", "--job", "train")
+    assert (ran.code, ran.err.count("The snapshots for job train are being written.")) == (0, 1), ran.err
+    looks = server.requests("GET", "volumes")
+    assert [look.query["name"] for look in looks] == ["data,models"] * 3
+
+
+@pytest.mark.parametrize("mounts", [None, [], [{"host_path": "/mnt", "mount_path": "/mnt"}]])
+def test_a_deleted_job_and_one_without_volumes_are_not_waited_for(server, yard, mounts):
+    server.on("GET", "projects/team-a/jobs", page(*([] if mounts is None else [{"volumes": mounts}])))
+    server.on("GET", "snapshots", page())
+    server.on("GET", "projects/team-a", {"name": "team-a"})
+    assert yard("snapshot", "list", "--job", "train").code == 0
+    assert server.requests("GET", "volumes") == []

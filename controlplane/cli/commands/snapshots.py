@@ -73,10 +73,12 @@ def list_arguments(parser: Parser) -> None:
 
 
 def list_(args: Namespace, session: Session) -> None:
-    """List the snapshots of the project, or of one volume or job, newest first. Those of a volume are listed once the
-    snapshots for a job that has just ended are written."""
+    """List the snapshots of the project, or of one volume or job, newest first. Those of a volume or job are listed
+    once the snapshots for a job that has just ended are written."""
     if args.volume:
-        _await_written(session, args.volume)
+        _await_written(session, [args.volume])
+    elif args.job:
+        _await_written(session, _volumes_of(session, args.job))
     page = project_rows(session, "snapshots", given({"volume": args.volume, "job": args.job}))
     if args.volume and not page["results"]:
         # Raises CliError if there is no such volume. A deleted one may have snapshots.
@@ -136,7 +138,7 @@ def find_snapshot(session: Session, name: str) -> Row:
     query: dict[str, Any] = {"project": session.project, "volume": volume, "number": number, "limit": 1}
     is_name = volume and number.isdecimal()
     rows: list[Row] = session.get("snapshots", **query)["results"] if is_name else []
-    if is_name and not rows and _await_written(session, volume):
+    if is_name and not rows and _await_written(session, [volume]):
         rows = session.get("snapshots", **query)["results"]
     if not rows:
         raise CliError(
@@ -145,13 +147,22 @@ def find_snapshot(session: Session, name: str) -> Row:
     return rows[0]
 
 
-def _await_written(session: Session, volume: str) -> bool:
-    """Wait until the snapshots of the volume (by name) for a job that has just ended are written, at most
+def _volumes_of(session: Session, job: str) -> list[str]:
+    """Return the names of the volumes that the project's newest job with that name mounts; [] if there is no such job
+    any more."""
+    path = f"{session.project_path}/jobs"
+    rows: list[Row] = session.get(path, name=job, limit=1, fields="volumes")["results"]
+    return [mount["volume"] for row in rows for mount in row["volumes"] if "volume" in mount]
+
+
+def _await_written(session: Session, volumes: Sequence[str]) -> bool:
+    """Wait until the snapshots of the volumes (by name) for a job that has just ended are written, at most
     WRITTEN_SECONDS. Return whether there was something to wait for."""
-    waited = 0.0
-    while waited < WRITTEN_SECONDS:
-        look = partial(session.get, "volumes", project=session.project, name=volume, limit=1)
-        job = next((row.get("snapshots_due_for") for row in patiently(look, session.pause)["results"]), None)
+    waited, names = 0.0, ",".join(volumes)
+    while volumes and waited < WRITTEN_SECONDS:
+        look = partial(session.get, "volumes", project=session.project, name=names, limit=len(volumes))
+        found = patiently(look, session.pause)["results"]
+        job = next((due for row in found if (due := row.get("snapshots_due_for"))), None)
         if not job:
             break
         if not waited:
