@@ -39,6 +39,9 @@ _DIRECT_BYTES, _BLOCK_BYTES = 4 << 20, 4096
 _EARLY_BYTES = 64 << 20
 # Of <linux/fs.h>: ioctls for the flags of a file, and the flag that `chattr +T` sets.
 _GET_FLAGS, _SET_FLAGS, _TOP_DIRECTORY = 0x80086601, 0x40086602, 0x00020000
+# A file whose change time is this old at most is left as it is by `renew_file`: a version that was just written may have
+# ten thousands, which are removed only after days.
+RENEWED_SECONDS = 60.0
 # Error numbers of a full disk, or of a user's full quota.
 FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT))
 
@@ -400,11 +403,14 @@ def changed_at(path: Path) -> float:
         return 0.0
 
 
-def renew_file(path: Path) -> bool:
-    """Set the file's change time, and nothing else, to now. Return False if the file does not exist."""
+def renew_file(path: Path | str) -> bool:
+    """Set the file's change time, and nothing else, to now, unless it is at most RENEWED_SECONDS old. Return False if
+    the file does not exist."""
     try:
-        # Only for its effect on the change time, which a chmod sets even if the mode stays the same.
-        path.chmod(path.stat().st_mode & 0o777)
+        status = os.stat(path)
+        if time.time() - status.st_ctime > RENEWED_SECONDS:
+            # Only for its effect on the change time, which a chmod sets even if the mode stays the same.
+            os.chmod(path, stat.S_IMODE(status.st_mode))
     except FileNotFoundError:
         return False
     return True

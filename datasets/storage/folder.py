@@ -73,9 +73,9 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     def _renew_files(self, files: Files) -> None:
         for name in files.packs:
-            renew_file(self._path("packs", name))
+            renew_file(self._place("packs", name))
         for digest in files.alone:
-            renew_file(self._path("objects", digest.hex()))
+            renew_file(self._place("objects", digest.hex()))
 
     def put_pack(self, pack: memoryview) -> None:
         contents = [Content(digest, bytes(data)) for digest, data in checked_contents(pack)]
@@ -227,7 +227,7 @@ class FolderLake(IndexedLake[ContentIndex]):
             raise blocked(error) from error
 
     def renew_manifest(self, name: str) -> bool:
-        return renew_file(self._path("manifests", name))
+        return renew_file(self._place("manifests", name))
 
     def manifest(self, name: str) -> bytes:
         try:

@@ -37,7 +37,7 @@ def a_week_old(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
     old: set[Path] = set()
     real, renew = folder.changed_at, folder.renew_file
     monkeypatch.setattr(folder, "changed_at", lambda path: real(path) - A_WEEK * (path in old))
-    monkeypatch.setattr(folder, "renew_file", lambda path: (old.discard(path), renew(path))[1])
+    monkeypatch.setattr(folder, "renew_file", lambda path: (old.discard(Path(path)), renew(path))[1])
     return old
 
 

@@ -58,7 +58,7 @@ class FolderKit:
     def __post_init__(self) -> None:
         changed_at, renew = folder.changed_at, folder.renew_file
         self.patch.setattr(folder, "changed_at", lambda path: changed_at(path) - A_WEEK * (path in self.old))
-        self.patch.setattr(folder, "renew_file", lambda path: (self.old.discard(path), renew(path))[1])
+        self.patch.setattr(folder, "renew_file", lambda path: (self.old.discard(Path(path)), renew(path))[1])
 
     def spec(self) -> str:
         return json.dumps({"root": str(self.root)})

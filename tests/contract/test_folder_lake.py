@@ -212,6 +212,7 @@ def test_young_content_of_no_version_is_kept(lake):
 
 def test_content_that_a_sync_relies_on_counts_as_young(lake, monkeypatch):
     """It was there, so it is not sent; and a user's own file that holds it keeps its times."""
+    monkeypatch.setattr("datasets.storage.files.RENEWED_SECONDS", 0.0)
     lake.put_pack(pack(b"relied on"))
     [located] = lake.locate([sha256(b"relied on").digest()])
     before = lake.path_of(located).stat()
@@ -223,6 +224,16 @@ def test_content_that_a_sync_relies_on_counts_as_young(lake, monkeypatch):
     assert lake.path_of(located).stat().st_mtime_ns == before.st_mtime_ns
     lake.collect(list, older_than_seconds=3600)
     assert not lake.lacking([located.digest])
+
+
+def test_content_that_was_just_stored_is_not_written_again(lake):
+    """A version has ten thousands of large files."""
+    lake.put_pack(pack(b"just stored"))
+    [located] = lake.locate([sha256(b"just stored").digest()])
+    before = lake.path_of(located).stat().st_ctime_ns
+    for _ in range(100):
+        lake.renew([located.digest])
+    assert lake.path_of(located).stat().st_ctime_ns == before
 
 
 def test_an_adopted_file_is_as_young_as_its_adoption(source, lake):
