@@ -109,7 +109,7 @@ class Manifest:
     @cached_property
     def each_digest(self) -> Sequence[bytes]:
         """Return the digest of each file."""
-        return [self.digests[at : at + DIGEST_BYTES] for at in range(0, len(self.digests), DIGEST_BYTES)]
+        return split_digests(self.digests)
 
     @cached_property
     def store_names(self) -> Sequence[bytes]:
@@ -244,6 +244,11 @@ class Manifest:
         for column in (joined, self.kinds, _packed(self.sizes), self.digests):
             hashed.update(column)
         return hashed.hexdigest()
+
+
+def split_digests(joined: bytes) -> list[bytes]:
+    """Return the digests that were concatenated."""
+    return [joined[at : at + DIGEST_BYTES] for at in range(0, len(joined), DIGEST_BYTES)]
 
 
 def make_manifest(entries: Iterable[Entry]) -> Manifest:

@@ -21,7 +21,7 @@ from datasets.actions.cache_upkeep import verify_caches
 from datasets.actions.datasets import keep_manifest
 from datasets.ingest.nearby import folder_mark, machine_mark
 from datasets.ingest.packs import PackInvalid, make_pack
-from datasets.manifests import DIGEST_BYTES, Entry, Manifest, compare
+from datasets.manifests import DIGEST_BYTES, Entry, Manifest, compare, split_digests
 from datasets.models import DatasetVersion
 from datasets.previews import media_type
 from datasets.queries.caches import unread_at
@@ -299,7 +299,7 @@ def _digests(body: bytes) -> list[bytes]:
     if len(body) % DIGEST_BYTES or len(body) > DIGESTS_MOST * DIGEST_BYTES:
         detail = f"Send at most {DIGESTS_MOST} digests of {DIGEST_BYTES} bytes each."
         raise Problem(400, "bad_digests", detail)
-    return [body[at : at + DIGEST_BYTES] for at in range(0, len(body), DIGEST_BYTES)]
+    return split_digests(body)
 
 
 def _digest(sha256: str) -> bytes:

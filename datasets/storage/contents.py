@@ -16,6 +16,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from datasets.manifests import split_digests
+
 V = TypeVar("V")
 # Pack name of a content with its own file.
 WHOLE = ""
@@ -117,11 +119,11 @@ class ContentIndex:
 
     def files_of(self, digests: Iterable[bytes]) -> Files:
         """Return which of these digests are known, and the files that hold their contents."""
-        rows = self._found("digest, pack", set(digests))
-        names = self._names({row[1] for row in rows})
-        whole = next((number for number, name in names.items() if name == WHOLE), None)
-        alone = [] if whole is None else [digest for digest, pack in rows if pack == whole]
-        return Files({row[0] for row in rows}, set(names.values()) - {WHOLE}, alone)
+        found = self._by_pack(set(digests))
+        names = self._names(set(found))
+        known = set().union(*found.values())
+        alone = [digest for number, some in found.items() if names[number] == WHOLE for digest in some]
+        return Files(known, set(names.values()) - {WHOLE}, alone)
 
     def add(self, located: Sequence[Located]) -> None:
         """Add contents at their locations; known ones keep theirs."""
@@ -197,6 +199,22 @@ class ContentIndex:
         for some in chunks(sorted(digests), _AT_ONCE):
             marks = ",".join("?" * len(some))
             found += self._rows(f"SELECT {columns} FROM contents WHERE digest IN ({marks})", some)  # noqa: S608  # marks
+        return found
+
+    def _by_pack(self, digests: set[bytes]) -> dict[int, set[bytes]]:
+        """Return which of these contents each pack has, by its id; no pack without any."""
+        found: dict[int, set[bytes]] = {}
+        if not self._is_scan(digests):
+            for digest, pack in self._found("digest, pack", digests):
+                found.setdefault(pack, set()).add(digest)
+            return found
+        # One value for each pack takes half the time of one row for each content.
+        rows = self._rows(
+            "SELECT pack, CAST(group_concat(digest, '') AS BLOB) FROM contents GROUP BY pack", ()
+        )
+        for pack, joined in rows:
+            if some := digests.intersection(split_digests(joined)):
+                found[pack] = some
         return found
 
     def _is_scan(self, digests: set[bytes]) -> bool:
