@@ -39,8 +39,8 @@ _DIRECT_BYTES, _BLOCK_BYTES = 4 << 20, 4096
 _EARLY_BYTES = 64 << 20
 # Of <linux/fs.h>: ioctls for the flags of a file, and the flag that `chattr +T` sets.
 _GET_FLAGS, _SET_FLAGS, _TOP_DIRECTORY = 0x80086601, 0x40086602, 0x00020000
-# `renew_file` leaves a file as it is whose change time is this old at most: a version that was just written may have ten
-# thousands, which are removed only after days.
+# `renew_file` leaves a file as it is whose change time is this old at most: a version that was just written may have
+# ten thousands, which are removed only after days.
 RENEWED_SECONDS = 60.0
 # Error numbers of a full disk, or of a user's full quota.
 FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT))
