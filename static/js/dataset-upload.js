@@ -34,13 +34,16 @@ function chosen(input) {
 async function start() {
   const files = [...form.querySelectorAll("input[type=file]")].flatMap((input) => [...input.files]);
   stop = new AbortController();
+  const { signal } = stop;
   lock(true);
   try {
     progress.begin(files.length, files.reduce((sum, file) => sum + file.size, 0));
-    const address = await upload(files, stop.signal);
+    const address = await upload(files, signal);
+    // `assign` asks "beforeunload" before it returns: a finished upload must not hold the page.
+    stop = null;
     if (address) location.assign(address);
   } catch (error) {
-    progress.fail(stop.signal.aborted ? say("upload_stopped") : sentence(error));
+    progress.fail(signal.aborted ? say("upload_stopped") : sentence(error));
   } finally {
     stop = null;
     lock(false);

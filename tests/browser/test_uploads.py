@@ -4,7 +4,7 @@ import subprocess
 from hashlib import sha256
 from pathlib import Path
 
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Dialog, Route, expect
 
 from controlplane.cli.code.listing import list_files
 from controlplane.cli.code.tree import read_tree
@@ -42,9 +42,18 @@ def newest(yard: Yard, dataset: str) -> dict[str, object]:
 
 
 def send(seen: Watched, message: str = "") -> None:
+    asked: list[str] = []
+
+    def leave(dialog: Dialog) -> None:
+        asked.append(dialog.type)
+        dialog.accept()
+
+    seen.page.on("dialog", leave)
     seen.page.fill("#f-message", message)
     seen.page.click("#upload-go")
     seen.page.wait_for_url("**/files?version=*")
+    seen.page.remove_listener("dialog", leave)
+    assert asked == [], "a finished upload leaves its page without a question"
 
 
 def test_a_folder_becomes_a_version_and_files_are_added_to_it(open_as: Open, yard: Yard, tmp_path: Path):
