@@ -21,6 +21,7 @@ from datasets.actions.job_data import ensure_wanted
 from datasets.aging import Aged, too_old
 from datasets.models import Cache, CacheLocation, DatasetUse
 from datasets.queries.caches import (
+    NOT_MOUNTED,
     cache_refusal,
     holds_caches,
     key_of,
@@ -57,7 +58,9 @@ def keep_caches(now: datetime) -> None:
             _retry_failed(location, now)
         if states[location.pk] & {Cache.READY, Cache.FAILED}:
             _age_out(location, now)
-        _compare_with_disk(location)
+        is_mounted = _compare_with_disk(location)
+        if is_mounted and Cache.FAILED in states[location.pk]:
+            _bring_back(location)
 
 
 @prepared
@@ -175,7 +178,9 @@ def _age_out(location: CacheLocation, now: datetime) -> None:
         announce(*[cache_event("cache.evicting", cache, SYSTEM) for cache in evict(keys)])
 
 
-def _compare_with_disk(location: CacheLocation) -> None:
+def _compare_with_disk(location: CacheLocation) -> bool:
+    """Fail the ready caches whose files are not at the location, and remove unknown trees. Return whether its directory
+    could be used."""
     # Query the rows before the disk: the files of a fill that ends in between are then on the disk.
     ready = _ready_at(location.pk)
     if location.project_id is not None:
@@ -186,13 +191,25 @@ def _compare_with_disk(location: CacheLocation) -> None:
             store = store_of(location)
             _fail_interrupted(store, ready)
             found = store.keys()
-        except Blocked:
-            # An unmounted file system must not make caches look lost.
-            return
+        except Blocked as blocked:
+            # The files may be back with the disk; until then no job may be started to read them.
+            for cache in ready if blocked.code == NOT_MOUNTED else ():
+                _fail(cache, NOT_MOUNTED, blocked.detail)
+            return False
     for cache in ready:
         if key_of(cache.version_id) not in found:
             _note_lost(cache)
     _remove_unknown(location, found)
+    return True
+
+
+def _bring_back(location: CacheLocation) -> None:
+    """Fill the caches again that failed because the location's disk was not mounted: their files are there again."""
+    failed = Cache.objects.filter(location=location, state=Cache.FAILED, reason=NOT_MOUNTED)
+    for cache in failed.select_related("version__dataset", "location"):
+        with transaction.atomic():
+            refill(cache)
+            wake()
 
 
 def _fail_interrupted(store: CacheStore, ready: Iterable[Cache]) -> None:

@@ -113,11 +113,12 @@ class EvictCache(CommandHandler):
         location = rows.filter(pk=run.command.payload["location"]).first()
         if location is None:
             return None
-        store, key = caches_of(location, run), run.command.payload["key"]
+        key = run.command.payload["key"]
         # A repeated command, or one for a tree without a cache, may run after the version was requested
         # again.
         live = Cache.objects.filter(version=key, location=location).exclude(state=Cache.EVICTING)
         with refusals():
+            store = caches_of(location, run)
             store.remove(key, live.exists)
             return charges(store.manifests())
 

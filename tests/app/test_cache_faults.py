@@ -8,16 +8,14 @@ from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
+from pytest_django import Settings
 
 from controlplane.access import SYSTEM
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import Command
 from datasets.actions.cache_upkeep import distrust_caches, keep_caches
-from datasets.actions.caches import (
-    cache_version,
-    location_for,
-)
-from datasets.command_handlers.caches import FillCache
+from datasets.actions.caches import EVICT_CACHE, cache_version, clear_cache, location_for
+from datasets.command_handlers.caches import EvictCache, FillCache
 from datasets.ingest.worker import WorkerFailed
 from datasets.models import Cache, CacheLocation, Dataset
 from datasets.queries.caches import directory_of
@@ -111,8 +109,10 @@ def test_a_ready_cache_that_cannot_be_flushed_is_filled_again(
 
 
 def test_a_cache_whose_files_are_gone_is_filled_again_for_the_next_job(
-    people: Cast, xray: Dataset, plant: Plant
+    people: Cast, xray: Dataset, plant: Plant, settings: Settings
 ):
+    # The directory is the instance's own, not one on a disk of its own.
+    settings.STATE_DIR = settings.CACHE_DIR.parent
     cache = cache_version(xray.versions.get(number=2), location_for(plant.cluster), actor=SYSTEM)
     work()
     Cache.objects.update(changed_at=timezone.now() - timedelta(hours=1))
@@ -125,3 +125,68 @@ def test_a_cache_whose_files_are_gone_is_filled_again_for_the_next_job(
     job = submit(people)
     work()
     assert files_of(job) == TWO
+
+
+@pytest.fixture
+def on_a_disk(plant: Plant, tmp_path: Path) -> CacheLocation:
+    """The default location in a directory that an operator named, as a mount point."""
+    location = location_for(plant.cluster)
+    CacheLocation.objects.filter(pk=location.pk).update(directory=str(tmp_path / "disk"))
+    location.refresh_from_db()
+    return location
+
+
+def test_caches_of_a_disk_that_is_not_mounted_are_not_filled_into_its_mount_point(
+    people: Cast, xray: Dataset, plant: Plant, on_a_disk: CacheLocation, tmp_path: Path
+):
+    cache = cache_version(xray.versions.get(number=2), on_a_disk, actor=SYSTEM)
+    work()
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    disk.rename(away)
+    disk.mkdir()
+    keep_caches(timezone.now())
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason) == (Cache.FAILED, "not_mounted")
+    job = submit(people)
+    work()
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason) == ("queued", "waiting_for_data")
+    assert f"The directory {directory_of(on_a_disk).name} of {on_a_disk.name} is not there" in job.message
+    assert not list(disk.iterdir())
+    disk.rmdir()
+    away.rename(disk)
+    keep_caches(timezone.now())
+    work()
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason, cache.bytes_moved) == (Cache.READY, "", 0)
+    assert files_of(job) == TWO
+
+
+def test_the_directory_of_lost_caches_is_made_again_beside_other_files(
+    xray: Dataset, on_a_disk: CacheLocation
+):
+    cache = cache_version(xray.versions.get(number=2), on_a_disk, actor=SYSTEM)
+    work()
+    shutil.rmtree(directory_of(on_a_disk))
+    directory_of(on_a_disk).with_name("lost+found").mkdir()
+    keep_caches(timezone.now())
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason) == (Cache.FAILED, "files_gone")
+
+
+def test_a_cache_of_a_disk_that_is_not_mounted_is_removed_once_it_is(
+    xray: Dataset, on_a_disk: CacheLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(EvictCache, "backoff_seconds", (0,))
+    cache = cache_version(xray.versions.get(number=2), on_a_disk, actor=SYSTEM)
+    work()
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    disk.rename(away)
+    clear_cache(cache, actor=SYSTEM)
+    wait_until(carry_out_due)
+    assert "is not there" in Command.objects.of_kinds([EVICT_CACHE]).unfinished().get().error
+    away.rename(disk)
+    work()
+    assert not Cache.objects.exists()
+    assert not list((directory_of(on_a_disk) / "trees").glob("*"))
