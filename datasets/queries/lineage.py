@@ -95,7 +95,9 @@ def _first(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs) -> list[
     if isinstance(row, Job):
         return [row.pk]
     if isinstance(row, DatasetVersion):
-        uses = DatasetUse.objects.filter(version=row, job__in=jobs).order_by("-job__submit_rank")
+        of_subsets = Q(version__parent=row) & ~Q(version__subset="")
+        uses = DatasetUse.objects.filter(Q(version=row) | of_subsets, job__in=jobs)
+        uses = uses.order_by("-job__submit_rank")
         return list(uses.values_list("job_id", flat=True)[: RUNS_MOST + 1])
     return [row.job_id, *_readers([str(row.pk)])] if row.job_id else list(_readers([str(row.pk)]))
 
@@ -120,9 +122,8 @@ def _runs(first: Sequence[Any], jobs: Jobs) -> tuple[list[Job], bool]:
             break
     rows = jobs.filter(pk__in=list(known)[:RUNS_MOST]).select_related("project")
     uses = Prefetch("volume_uses", VolumeUse.objects.select_related("volume").order_by("pk"))
-    reads = Prefetch(
-        "dataset_uses", DatasetUse.objects.select_related("version__dataset__project").order_by("pk")
-    )
+    mounted = DatasetUse.objects.select_related("version__dataset__project", "version__parent")
+    reads = Prefetch("dataset_uses", mounted.order_by("pk"))
     kept = Prefetch("artifacts", Artifact.objects.filter(state=Artifact.READY).order_by("name"))
     newest = Snapshot.objects.order_by("-created_at", "-number").prefetch_related("cause_rows")
     taken = Prefetch("snapshots", newest[: SNAPSHOTS_MOST + 1], to_attr=NEWEST_SNAPSHOTS)
@@ -152,7 +153,9 @@ def _add_run(builder: Builder, job: Job, seen: Collection[Any]) -> None:
     for found, role in ingredients(str(job.pk), job.spec, _hash(parameters(job.spec)), _locks(job)):
         builder.link(found, run, role)
     for use in job.dataset_uses.all():
-        builder.link(_read(use, seen), run, use.mount_path)
+        read = builder.add(_read(use, seen))
+        builder.link(read, run, use.mount_path)
+        _add_whole(builder, use.version, read)
     for mount in job.volume_uses.all():
         _add_volume(builder, mount, run)
     for artifact in job.artifacts.all():
@@ -160,6 +163,14 @@ def _add_run(builder: Builder, job: Job, seen: Collection[Any]) -> None:
     # Newest first in the rows, oldest first in the graph.
     for snapshot in reversed(_newest_snapshots(job)[:SNAPSHOTS_MOST]):
         builder.link(run, _snapshot(snapshot), ",".join(snapshot.causes))
+
+
+def _add_whole(builder: Builder, subset: DatasetVersion | None, read: Node) -> None:
+    """Link the node `read` of a subset to the version that it is a part of, if the reader may see it."""
+    if subset is None or not subset.subset or subset.parent is None or not read.id:
+        return
+    subset.parent.dataset = subset.dataset
+    builder.link(_version(subset.parent), read, "subset")
 
 
 def _newest_snapshots(job: Job) -> list[Snapshot]:
