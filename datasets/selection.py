@@ -2,7 +2,7 @@
 
 A pattern is matched against the whole path: `*` and `?` do not match "/", `**/` matches any number of
 directories, `[a-c]` one ASCII character. A pattern that ends with "/" matches everything below a directory;
-one without any other "/" matches file names in every directory, as in .gitignore.
+one without any "/" matches file names in every directory, as in .gitignore.
 """
 
 import re
@@ -47,6 +47,17 @@ def select(manifest: Manifest, selection: Selection) -> Manifest:
         for place, path in enumerate(manifest.paths)
         if (path in listed or is_in.fullmatch(path)) and not is_out.fullmatch(path)
     )
+
+
+def misplaced(manifest: Manifest, patterns: Iterable[bytes]) -> list[bytes]:
+    """Return the patterns that match no file because they name a directory from the top, though there is one of that
+    name deeper: `drafts/` where only `pictures/drafts/` exists. A pattern that begins with "/" means the top."""
+    below = [one for one in dict.fromkeys(patterns) if b"/" in one and not one.startswith((b"/", b"**/"))]
+    return [one for one in below if not _matches(manifest, one) and _matches(manifest, b"**/" + one)]
+
+
+def _matches(manifest: Manifest, pattern: bytes) -> bool:
+    return any(map(_matcher((pattern,)).fullmatch, manifest.paths))
 
 
 def _matcher(patterns: Iterable[bytes]) -> re.Pattern[bytes]:

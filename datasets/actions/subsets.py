@@ -14,7 +14,7 @@ from datasets.models import DatasetVersion
 from datasets.queries.caches import users_of, uses_of
 from datasets.queries.datasets import shown, subset_rows
 from datasets.queries.lake import in_use, lake_of, manifest_named
-from datasets.selection import PathsUnknown, Selection, select
+from datasets.selection import PathsUnknown, Selection, misplaced, select
 from datasets.storage.base import ContentMissing
 
 
@@ -29,8 +29,9 @@ class NewSubset:
 
 def new_subset(version: DatasetVersion, selection: Selection) -> NewSubset:
     """Return the selected files of a version for `save_subset`, and store their manifest. Writes no rows. Waits for the
-    lake: call it outside of transactions. Raises Invalid if `version` is itself a subset, if the selection is empty or
-    lists paths that the version lacks; Conflict if the lake has lost the version's manifest."""
+    lake: call it outside of transactions. Raises Invalid if `version` is itself a subset, if the selection is empty,
+    lists paths that the version lacks, or has a pattern that matches only below other directories; Conflict if the lake
+    has lost the version's manifest."""
     if version.subset:
         raise invalid("/version", "is_a_subset", f"{version} is a subset; make subsets of {version.parent}.")
     chosen = _chosen(version, selection)
@@ -72,6 +73,7 @@ def _chosen(version: DatasetVersion, selection: Selection) -> Manifest:
     try:
         manifest = manifest_named(version.dataset.project, version.manifest)
         chosen = select(manifest, selection)
+        _refuse_misplaced(version, manifest, selection)
     except ContentMissing as error:
         raise Conflict("manifest_missing", f"{error} Restore the lake from its backup.") from error
     except PathsUnknown as error:
@@ -80,6 +82,18 @@ def _chosen(version: DatasetVersion, selection: Selection) -> Manifest:
         detail = f"No file of {version} is selected; it has {version.files} files. See: yard dataset files {version}"
         raise invalid("/include", "nothing_selected", detail)
     return chosen
+
+
+def _refuse_misplaced(version: DatasetVersion, manifest: Manifest, selection: Selection) -> None:
+    """Raise Invalid for patterns that would leave files out, or in, without a word."""
+    for field, patterns in (("include", selection.include), ("exclude", selection.exclude)):
+        if wrong := misplaced(manifest, patterns):
+            pattern = shown(wrong[0])
+            detail = (
+                f"No file at the top of {version} matches {pattern}, but files of deeper directories would. For these:"
+                f" **/{pattern}; if the top is meant: /{pattern}"
+            )
+            raise invalid(f"/{field}", "matches_deeper", detail)
 
 
 def _unknown(version: DatasetVersion, error: PathsUnknown) -> Invalid:

@@ -184,3 +184,32 @@ def test_the_lineage_of_a_subset_leads_to_its_version_and_jobs(cast: Cast, api: 
     edges = {(names[edge["source"]], names[edge["target"]], edge["role"]) for edge in graph["edges"]}
     assert ("xray@1", "xray@1/train", "subset") in edges
     assert ("xray@1/train", "train1", "/data") in edges
+
+
+@pytest.mark.parametrize("field", ["include", "exclude"])
+def test_a_pattern_that_means_a_deeper_directory_is_refused_with_the_right_one(
+    cast: Cast, own_lakes: Path, api: Any, field: str
+):
+    version = make_version(make_dataset(cast.project), {"pictures/drafts/a.png": "a", "pictures/b.png": "b"})
+    patterns = {"include": ["*.png"], field: ["*.csv", "drafts/"]}
+    answer = api("ben").post(f"versions/{version.pk}/subsets", {"name": "few", **patterns})
+    assert answer.status == 400
+    [error] = answer.body["errors"]
+    assert (error["pointer"], error["code"]) == (f"/{field}", "matches_deeper")
+    assert "**/drafts/" in error["detail"]
+    right = {
+        name: [one.replace("drafts/", "**/drafts/") for one in found] for name, found in patterns.items()
+    }
+    assert api("ben").post(f"versions/{version.pk}/subsets", {"name": "few", **right}).status == 201
+
+
+def test_the_lineage_of_a_version_leads_to_the_jobs_of_its_subsets(
+    cast: Cast, api: Any, version: DatasetVersion
+):
+    make_subset(version, "train", "train/")
+    job = _submit(cast, version.dataset, subset="train")
+    for path in (f"versions/{version.pk}", f"jobs/{job.pk}"):
+        graph = api("vera").get(f"{path}/lineage").body
+        names = {node["key"]: node["name"] for node in graph["nodes"]}
+        edges = {(names[edge["source"]], names[edge["target"]], edge["role"]) for edge in graph["edges"]}
+        assert {("xray@1", "xray@1/train", "subset"), ("xray@1/train", "train1", "/data")} <= edges

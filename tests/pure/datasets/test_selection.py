@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets.manifests import FILE, Entry, Manifest, checked, make_manifest
-from datasets.selection import PathsUnknown, Selection, select
+from datasets.selection import PathsUnknown, Selection, misplaced, select
 
 FILES = ("a.txt", "b/a.txt", "b/c/a.txt", "b/c/d.png", "train/1.png", "train/x/2.png", "x*y", "é.txt")
 
@@ -54,6 +54,11 @@ def test_excluded_files_are_left_out_also_where_they_are_listed() -> None:
     found = select(_manifest(*FILES), selection)
     assert found.paths == sorted([b"a.txt", b"b/a.txt", b"train/1.png", "é.txt".encode()])
     assert checked(found).hash == make_manifest(found.entries()).hash
+
+
+def test_patterns_that_mean_a_deeper_directory_are_known() -> None:
+    patterns = [b"c/", b"c/*.txt", b"/c/", b"**/c/", b"b/c/", b"x/", b"none/", b"*.gif", b"train/"]
+    assert misplaced(_manifest(*FILES), patterns) == [b"c/", b"c/*.txt", b"x/"]
 
 
 def test_a_listed_path_must_be_there() -> None:
