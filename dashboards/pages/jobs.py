@@ -29,8 +29,10 @@ from dashboards.reads import workers as worker_reads
 from dashboards.reads.links import link_grid
 from dashboards.reads.log_index import ATTEMPTS_MOST, log_index
 from dashboards.reads.submit import projects_to_submit_to
+from datasets.access import visible_datasets
 from datasets.pages.artifacts import artifacts_of_job
 from datasets.pages.volume_lists import snapshots_of_job
+from datasets.queries.datasets import mounted_datasets
 from datasets.queries.volumes import mounted_by
 from jobs import actions
 from jobs.access import job_for, visible_jobs
@@ -158,6 +160,7 @@ def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
         "curves": job_reads.curves(job, detail, reached),
         "went_wrong": job.state in (FAILED, TIMED_OUT),
         "mounts": mounted_by(job.pk),
+        "datasets": mounted_datasets(job.pk, visible_datasets(actor)),
         "snapshots": snapshots_of_job(job),
         "artifacts": artifacts_of_job(job),
     } | _logs(actor, job, detail)

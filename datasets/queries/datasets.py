@@ -9,7 +9,7 @@ from django.db.models import F, QuerySet
 
 from controlplane.models import Project
 from datasets.manifests import EXECUTABLE, LINK, Child, Diff, Manifest
-from datasets.models import Dataset, DatasetTag, DatasetVersion
+from datasets.models import Dataset, DatasetTag, DatasetUse, DatasetVersion
 from datasets.models.datasets import VersionRows
 
 LATEST = "latest"
@@ -43,6 +43,22 @@ def subset_rows(version: DatasetVersion) -> VersionRows:
 def find_dataset(project: Project, name: str) -> Dataset | None:
     """Return a project's dataset by name; None if there is none."""
     return Dataset.objects.select_related("project").filter(project=project, name=name).first()
+
+
+def mounted_datasets(job_id: Any, visible: QuerySet[Dataset]) -> list[dict[str, Any]]:
+    """Return the datasets that a job (by id) mounts, sorted by mount path: {"id", "name", "mount_path"}. `id`: None if
+    the version was deleted since, or its dataset is not among the `visible`."""
+    uses = list(DatasetUse.objects.filter(job=job_id).select_related("version").order_by("mount_path"))
+    ids = {use.version.dataset_id for use in uses if use.version is not None}
+    seen = set(visible.filter(pk__in=ids).values_list("pk", flat=True)) if ids else set()
+    return [
+        {
+            "id": use.version.dataset_id if use.version and use.version.dataset_id in seen else None,
+            "name": str(use),
+            "mount_path": use.mount_path,
+        }
+        for use in uses
+    ]
 
 
 def dataset_rows(rows: QuerySet[Dataset]) -> list[Dataset]:

@@ -10,6 +10,7 @@ from django.test import Client
 from datasets.actions.caches import cache_version, location_for
 from datasets.models import Cache, CacheLocation, Dataset
 from datasets.previews import is_picture, text_of
+from jobs.actions import submit_job
 from tests.builders import make_job
 from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
@@ -216,3 +217,27 @@ def test_a_cluster_with_many_cache_locations_asks_for_one_in_a_dialog(cast: Cast
     post(cast, "ben", f"/datasets/{dataset.pk}/cache", version="2", location="rack-7")
     assert Cache.objects.filter(location__name="rack-7").count() == 1
     assert get(cast, "vera", f"/datasets/{dataset.pk}/cache?version=2").status_code == 403
+
+
+def test_the_page_of_a_job_leads_to_the_datasets_that_it_mounts_and_its_reader_may_see(
+    cast: Cast, dataset: Dataset
+):
+    atlas = make_dataset(cast.other, "atlas", is_shared=True)
+    make_version(atlas, {"a": "a"})
+    mounts = [
+        {"dataset": "xray", "mount_path": "/data"},
+        {"dataset": f"{cast.other.name}/atlas", "mount_path": "/atlas"},
+    ]
+    body = {"name": "reads", "kind": "train", "image": "quickstart", "datasets": mounts}
+    job = submit_job(cast.project, body, actor=cast.actor("ben"))
+
+    def links() -> list[str]:
+        page = get(cast, "vera", f"/jobs/{job.pk}").content.decode()
+        assert "xray@2" in page
+        assert f"{cast.other.name}/atlas@1" in page
+        return re.findall(r'<a href="/datasets/([^"]+)">', page)
+
+    assert links() == [str(atlas.pk), str(dataset.pk)]
+    Dataset.objects.filter(pk=atlas.pk).update(is_shared=False)
+    dataset.versions.all().delete()
+    assert links() == []

@@ -73,7 +73,7 @@ def test_the_files_of_a_volume_that_is_being_made_appear_by_themselves(cast, vol
     storage_of(volume.project_id, volume.storage_class).remove(str(volume.pk))
     page = text(client(cast.vera).get(f"/volumes/{volume.pk}"))
     assert "Its files are shown once it is ready." in page
-    assert 'data-again="2"' in page
+    assert f'id="files" data-live="volume:{volume.pk}" data-again="2"' in page
 
 
 def test_a_snapshot_is_taken_and_restored_and_its_job_is_offered_on_the_new_volume(cast, volume):
