@@ -176,6 +176,7 @@ def fill(yard: Yard) -> dict[str, str]:
 
 def _volume_with_a_snapshot(yard: Yard) -> dict[str, str]:
     """Create a volume with a snapshot and an artifact, which a finished job wrote; return the ids by kind."""
+    yard.call("POST", "/volumes", {"project": "team-a", "name": LONG, "size": "1Gi"})
     volume = yard.call("POST", "/volumes", {"project": "team-a", "name": "volume", "size": "1Gi"})["id"]
     mount = {"volume": "volume", "mount_path": "/mnt"}
     script = f"mkdir /mnt/sub out; echo 1 > /mnt/file; echo 1 > out/weights; {LINES}; sleep 1"

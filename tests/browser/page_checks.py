@@ -104,6 +104,14 @@ BLACK = """() => [...document.querySelectorAll("svg rect, svg path, svg line")]
   .filter((node) => [getComputedStyle(node).fill, getComputedStyle(node).stroke].includes("rgb(0, 0, 0)"))
   .map((node) => `black: ${node.outerHTML.slice(0, 120)} in ${node.parentElement.outerHTML.slice(0, 60)}`)
   .slice(0, 5)"""
+# Gives all ages the longest text that an age has.
+AGED = """async () => {
+  const { showSince } = await import("/static/js/format.js");
+  for (const node of document.querySelectorAll("[data-since=ago]")) {
+    node.dateTime = new Date(Date.now() - 3_598_000).toISOString();
+    showSince(node);
+  }
+}"""
 # What a list says of a row is seen without scrolling sideways.
 ASIDE = """() => [...document.querySelectorAll(".list")].map((table) => [table, table.closest(".table-wrap")])
   .filter(([, wrap]) => wrap && wrap.scrollWidth > wrap.clientWidth + 1)

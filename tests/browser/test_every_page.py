@@ -20,7 +20,7 @@ from tests.browser.every_page import (
     fill,
     routes,
 )
-from tests.browser.page_checks import ASIDE, EDGES, EVERYWHERE, HANGING, SPILL, STRETCHED, TOUCHING
+from tests.browser.page_checks import AGED, ASIDE, EDGES, EVERYWHERE, HANGING, SPILL, STRETCHED, TOUCHING
 from tools.install import AXE
 
 pytestmark = pytest.mark.browser
@@ -179,19 +179,23 @@ def test_nothing_is_found_on_the_page_of_the_first_admin(pages: Pages, errors: d
 
 @pytest.mark.parametrize(
     "address",
-    ["/jobs", "/nodes", "/projects", "/volumes", "/datasets", "/cache-locations", "/clusters", "/audit"],
+    [
+        *("/jobs", "/nodes", "/projects", "/volumes", "/datasets", "/cache-locations", "/clusters", "/audit"),
+        *("/datasets/{dataset}", "/volumes/{volume}"),
+    ],
 )
 def test_lists_fit_every_width_between_a_tablet_and_a_desktop(
     pages: Pages, filled: dict[str, str], address: str
 ):
     page = pages["root"].page
-    opened(pages["root"], address)
-    for width in (900, 901, 980, 981, 1024, 1060, 1061, 1200, 1201, 1270, 1271, 1380, 1381, 1440):
+    opened(pages["root"], address.format(**filled))
+    for width in (900, 901, 980, 981, 1024, 1060, 1061, 1200, 1201, 1300, 1301, 1420, 1421, 1440):
         page.set_viewport_size({"width": width, "height": LOW})
+        page.evaluate(AGED)
         assert [f"{width}: {found}" for check in (SPILL, ASIDE) for found in page.evaluate(check)] == []
         asides = page.locator(".list td.aside")
         shown = asides.evaluate_all("all => all.filter((one) => one.checkVisibility()).length")
-        gone = page.locator(".list td.spare").count() if 1060 < width <= 1270 else 0
+        gone = page.locator(".list td.spare").count() if 1060 < width <= 1300 else 0
         assert shown == (asides.count() - gone if width > 900 else 0), width
 
 
