@@ -159,7 +159,7 @@ VOLUMES = ListView(
         Column("state", _("State"), lambda row: state_badge(row["state"]), "state"),
         Column("used", _("Used"), used, "used_bytes", "num", is_nullable=True, falls=True),
         Column("mode", _("Access"), _mode, "access_mode", "quiet"),
-        Column("class", _("Class"), cells.text("storage_class"), "storage_class", "quiet aside"),
+        Column("class", _("Class"), cells.text("storage_class"), "storage_class", "quiet aside minor"),
         Column("jobs", _("Mounted by"), jobs),
         time_column("created", _("Created"), "created_at", "num quiet nowrap aside"),
     ),

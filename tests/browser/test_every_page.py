@@ -189,13 +189,14 @@ def test_lists_fit_every_width_between_a_tablet_and_a_desktop(
 ):
     page = pages["root"].page
     opened(pages["root"], address.format(**filled))
-    for width in (900, 901, 980, 981, 1024, 1060, 1061, 1200, 1201, 1300, 1301, 1420, 1421, 1440):
+    for width in (900, 901, 980, 981, 1024, 1060, 1061, 1100, 1101, 1200, 1201, 1300, 1301, 1420, 1421, 1440):
         page.set_viewport_size({"width": width, "height": LOW})
         page.evaluate(AGED)
         assert [f"{width}: {found}" for check in (SPILL, ASIDE) for found in page.evaluate(check)] == []
         asides = page.locator(".list td.aside")
         shown = asides.evaluate_all("all => all.filter((one) => one.checkVisibility()).length")
         gone = page.locator(".list td.spare").count() if 1060 < width <= 1300 else 0
+        gone += page.locator(".list td.minor").count() if 980 < width <= 1100 else 0
         assert shown == (asides.count() - gone if width > 900 else 0), width
 
 
