@@ -15,10 +15,11 @@ from controlplane.commands.tasks import carry_out_here
 from controlplane.engines.base import NOT_PERMITTED, EngineUnreachable
 from controlplane.models import Command, Event
 from controlplane.scheduling.reasons import PREEMPTED
-from datasets.actions.snapshot_events import better, remove_old_snapshots, snapshot_on_events
+from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_events
 from datasets.actions.snapshots import delete_snapshot, take_snapshot
 from datasets.actions.volumes import create_volume
 from datasets.models import Snapshot, Volume, VolumeUse
+from datasets.queries.due_snapshots import better, due_jobs
 from datasets.storage import volumes as storage_module
 from datasets.storage.base import Blocked
 from datasets.storage.volumes import FolderVolumes
@@ -237,11 +238,13 @@ def test_a_job_that_ends_well_when_it_is_preempted_has_a_snapshot_of_that(
     if stopped_for:
         send([(job, Target("queued", stopped_for, "Others got its GPUs."))])
     assert taken() == [], "its pods are not gone yet"
-    Job.objects.update(state="succeeded", reason="completed")
+    Job.objects.update(state="succeeded", reason="completed", finished_at=timezone.now())
     Attempt.objects.filter(pk=attempt.pk).update(
         ended_at=timezone.now(), outcome="succeeded", reason="completed"
     )
+    assert set(due_jobs([volume.pk])) == ({volume.pk} if expected else set())
     assert taken() == expected
+    assert due_jobs([volume.pk]) == {}
 
 
 @pytest.mark.parametrize("deleted_by", ["user", "rule"])
