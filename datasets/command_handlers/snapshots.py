@@ -101,7 +101,9 @@ class TakeSnapshot(CommandHandler):
                 # Kept for a later try if this one does not see the content, also if the programs have ended by then.
                 snapshot_cut(key, CRASH)
             budget = budget_of(run, give_way=settle.give_way)
-            return storage.take(key, volume, _before(snapshot), budget, report, settle), settle()
+            taken = storage.take(key, volume, _before(snapshot), budget, report, settle)
+            consistency = settle()
+        return _with_later_writers(taken, snapshot), consistency
 
 
 class _Settling:

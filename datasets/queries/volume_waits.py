@@ -15,9 +15,9 @@ from datasets.queries.due_snapshots import due_jobs
 from datasets.queries.volumes import missing_drivers
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 
-# How long a volume is kept from other jobs until a cluster's driver has the content of a snapshot. Until the snapshot
-# is ready to use may be hours.
-CUT_WITHIN = timedelta(seconds=60)
+# How long a volume is kept from other jobs for a snapshot in trouble, which is tried again for hours, and for one of a
+# cluster: its driver has the content long before the snapshot is ready to use.
+TAKEN_WITHIN = timedelta(seconds=60)
 
 _WAIT_COLUMNS = (
     "job_id",
@@ -102,18 +102,16 @@ def _holders(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
 
 def _awaited_snapshots(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
     """Return the job (id and name) by volume whose events' snapshots of it have to be taken before another job may
-    write to it: they would hold what that job wrote. Each wait has a limit."""
+    write to it: they would hold what that job wrote. Each wait has a limit, or ends with the copy of the files."""
     return _pending_snapshots(volumes) | due_jobs(volumes)
 
 
 def _pending_snapshots(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
-    # One in trouble is tried again for hours, and a storage system cuts the content long before its snapshot is ready.
-    pending = Snapshot.objects.filter(volume__in=volumes, state=PENDING, job__isnull=False, reason="")
-    rows = pending.exclude(mark="").order_by("number")
-    columns = ("volume_id", "job_id", "job_name", "created_at", "project__cluster__engine")
-    cut = timezone.now() - CUT_WITHIN
+    pending = Snapshot.objects.filter(volume__in=volumes, state=PENDING, job__isnull=False).exclude(mark="")
+    columns = ("volume_id", "job_id", "job_name", "created_at", "reason", "project__cluster__engine")
+    since = timezone.now() - TAKEN_WITHIN
     return {
         volume: (job, name)
-        for volume, job, name, created_at, engine in rows.values_list(*columns)
-        if created_at >= cut or not engine_kind(engine).claims_volumes
+        for volume, job, name, created_at, reason, engine in pending.order_by("number").values_list(*columns)
+        if created_at >= since or not (reason or engine_kind(engine).claims_volumes)
     }

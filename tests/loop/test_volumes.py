@@ -171,25 +171,29 @@ def test_the_next_job_of_a_volume_starts_when_the_last_snapshot_of_the_job_befor
     assert (taken.causes, taken.consistency, taken.volume) == (["success"], "idle", volume)
 
 
-def test_a_snapshot_in_trouble_or_of_a_request_keeps_no_job_from_its_volume(plant):
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_snapshot_in_trouble_keeps_a_job_from_its_volume_for_a_minute(plant, has_ended: bool):
     volume, first, second = two_jobs_of_a_volume(plant, "success")
     take_snapshot(volume, actor=SYSTEM)
     work()
     os.mkfifo(directory_of(volume) / "pipe")
     succeed(plant, first)
     taking = write_snapshots()
+    late = Snapshot.objects.get(job=first, mark="success")
+    snapshot_waits(str(late.pk), "disk_full", "The disk is full.")
     plant.settle()
-    assert plant.states()["second"] == "queued"
-    snapshot_waits(str(Snapshot.objects.get(job=first, mark="success").pk), "disk_full", "The disk is full.")
-    # The loop's time is the test's, and begins before that of the snapshot.
-    plant.tick(3600)
+    assert plant.states()["second"] == "queued", "such as a cluster that does not answer for half a minute"
+    before = late.created_at - timedelta(seconds=61)
+    Snapshot.objects.filter(pk=late.pk).update(created_at=before)
+    first.attempts.update(created_at=before - timedelta(hours=1))
     plant.settle()
     assert plant.states()["second"] == "running"
-    succeed(plant, second)
+    if has_ended:
+        succeed(plant, second)
     taking.update(not_before=timezone.now())
     work()
-    late = Snapshot.objects.get(mark="success")
-    assert (late.state, late.consistency) == ("ready", "idle")
+    late.refresh_from_db()
+    assert (late.state, late.consistency) == ("ready", "idle" if has_ended else "crash")
     assert late.message == (
         "a socket, pipe or device is not in it: pipe. second began to write to data before this was taken."
     )
