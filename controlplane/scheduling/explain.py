@@ -22,7 +22,7 @@ from controlplane.scheduling.fit import (
     without,
 )
 from controlplane.scheduling.limits import not_ready, over_limit, over_quota, postponed
-from controlplane.scheduling.locality import location_to_fill
+from controlplane.scheduling.locality import is_out_of_reach, location_to_fill
 from controlplane.scheduling.mentions import mention
 from controlplane.scheduling.order import JobClass, Waiting, in_turn, requeued_later
 from controlplane.scheduling.plan import Details, Hold
@@ -205,6 +205,8 @@ class Explainer:
             return reasons.RESERVED_FOR_OLDER_GANG, {**self._numbers(item.request), **held_for}
         if (missing := location_to_fill(item, self._state.capacity.now)) is not None:
             return reasons.WAITING_FOR_DATA, {**dict(item.job.data_progress), "fill_at": missing}
+        if is_out_of_reach(item.job, item.request, self._state.capacity.now.nodes):
+            return reasons.WAITING_FOR_DATA, dict(item.job.data_progress)
         if item.request not in self._causes:
             self._causes[item.request] = self._cause(item.request)
         code, numbers = self._causes[item.request]

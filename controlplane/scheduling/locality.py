@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
-from controlplane.scheduling.fit import place
+from controlplane.scheduling.fit import Request, Situated, place
 from controlplane.scheduling.order import JobClass, Waiting
 from controlplane.scheduling.view import JobView, PodPlacement
 
@@ -27,6 +27,15 @@ def places_elsewhere(item: Waiting, room: FreeCapacity) -> tuple[PodPlacement, .
         return ()
     anywhere = replace(item.request, locations=tuple(sorted({*job.locations, *job.fillable})))
     return place(anywhere, room, job.avoid) or ()
+
+
+def is_out_of_reach(job: JobView, request: Request, nodes: Iterable[Situated]) -> bool:
+    """Return whether the job's data is at no location of the nodes that it may use, nor can be copied to one: there a
+    copy has failed. `request`: the job's; `nodes`: of the cluster."""
+    if not job.locations:
+        return False
+    within = replace(request, locations=(*job.locations, *job.fillable))
+    return not any(map(within.admits, nodes))
 
 
 class WaitsForData:

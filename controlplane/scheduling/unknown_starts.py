@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from controlplane.scheduling.feasibility import FeasibilityCheck
+from controlplane.scheduling.locality import is_out_of_reach
 from controlplane.scheduling.view import ClusterView, JobView
 
 ENGINE_AWAY = "The cluster does not answer."
@@ -36,7 +37,9 @@ class UnknownStarts:
         # When an admin uncordons a node is not foreseeable; a simulation would run to its end without a start.
         if self._has_none_open or self._open.refuse(job) is not None:
             return NO_OPEN_NODE
-        if job.is_waiting_for_data and data_due(job, self._view.now) is None:
+        # Most jobs have no locations, and need no request.
+        is_far = job.locations and is_out_of_reach(job, self._check.request(job), self._view.nodes)
+        if is_far or (job.is_waiting_for_data and data_due(job, self._view.now) is None):
             return _why_no_rate(dict(job.data_progress))
         if not job.is_waiting_for_volume:
             return ""

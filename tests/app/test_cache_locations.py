@@ -181,6 +181,20 @@ def test_data_that_fits_nowhere_is_not_moved_to_and_fro(
     assert Cache.objects.get().state == Cache.FAILED
 
 
+def test_a_job_of_a_pool_whose_location_has_no_room_says_so_though_its_data_is_elsewhere(
+    people: Cast, plant: Plant, west: CacheLocation, xray: Dataset
+):
+    cache_version(xray.versions.get(), location_for(plant.cluster), actor=SYSTEM)
+    CacheLocation.objects.filter(pk=west.pk).update(room_bytes=2)
+    work()
+    job = submit(people, "job", gpus=1, node_pool="west")
+    work()
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason) == ("queued", "waiting_for_data")
+    assert "could not be brought to the cluster: west has room for 2 B more" in job.message
+
+
 def test_jobs_whose_data_is_on_its_way_cost_no_query_each(
     people: Cast, plant: Plant, west: CacheLocation, xray: Dataset, django_assert_num_queries: Any
 ):

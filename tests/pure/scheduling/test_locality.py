@@ -14,6 +14,7 @@ from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.replay import replay
+from controlplane.scheduling.unknown_starts import COPY_FAILED, why_unknown
 from controlplane.scheduling.view import view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import apply, hold_of, job, node, project, running, view
 
@@ -90,6 +91,20 @@ def test_pools_and_locations_both_hold():
     assert placed(decide(view(the_nodes, PROJECTS, [asked])), "a1") == ["n0"]
     both = [asked, replace(asked, id="a2", submit_rank=2)]
     assert [start.job for start in decide(view(the_nodes, PROJECTS, both)).starts] == ["a1"]
+
+
+@pytest.mark.parametrize("wanted", [{"gpus": 0.0}, {"gpus": 2.0}, {"gpus": 2.0, "pods": 2}])
+def test_a_job_whose_data_cannot_be_brought_to_its_pool_says_why(wanted):
+    the_nodes = (at("n0", "east", pool="p"), at("n1", "west", pool="q"))
+    failed = (*DATA, ("data_state", "failed"), ("message", "west has no room."))
+    asked = job("a1", "a", node_pool="q", locations=("east",), data_progress=failed, **wanted)
+    seen = view(the_nodes, PROJECTS, [asked])
+    hold = hold_of(decide(seen), "a1")
+    assert hold.reason == "waiting_for_data"
+    assert "could not be brought to the cluster: west has no room." in describe(hold.reason, hold.details)
+    assert why_unknown(seen, "a1") == COPY_FAILED
+    fillable = view(the_nodes, PROJECTS, [replace(asked, fillable=("west",))])
+    assert why_unknown(fillable, "a1") == ""
 
 
 def test_a_job_too_large_for_where_its_data_is_can_still_fit():
