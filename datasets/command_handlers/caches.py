@@ -75,8 +75,8 @@ class FillCache(CommandHandler):
     def on_done(self, command: Command, result: None) -> None:
         # The fill may have looked for damage before that was found.
         rows = Cache.objects.filter(pk=command.subject_id, state=Cache.FILLING, reason=CONTENT_DAMAGED)
-        if rows.update(state=Cache.FAILED):
-            refill(rows.model.objects.get(pk=command.subject_id))
+        if rows.update(state=Cache.FAILED) and (cache := _cache_of(command)):
+            refill(cache)
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
         return refusal.code in (MAKING_ROOM, *WAITED_FOR) or super().may_retry(command, refusal)
