@@ -74,13 +74,18 @@ def _states() -> Rows[Cache]:
 
 
 def distrust_caches() -> None:
-    """Mark caches as failed whose files were not flushed yet when the machine stopped. Must run before any job is
-    started. Safe to repeat."""
+    """Mark caches as failed whose files were not flushed yet when the machine stopped, and those at locations where
+    that cannot be known yet. Must run before any job is started. Safe to repeat."""
     for location in filter(holds_caches, _locations()):
-        # What is not mounted yet is looked at by `keep_caches`.
-        with suppress(Blocked):
-            if location.project_id is None:
-                _fail_interrupted(store_of(location), _ready_at(location.pk))
+        # A volume is flushed before its pod ends.
+        if location.project_id is not None:
+            continue
+        ready = _ready_at(location.pk)
+        try:
+            _fail_interrupted(store_of(location), ready)
+        except Blocked as blocked:
+            for cache in ready:
+                _fail(cache, blocked.code, blocked.detail)
 
 
 class VerifiedCaches(NamedTuple):
@@ -213,12 +218,16 @@ def _bring_back(location: CacheLocation) -> None:
 
 
 def _fail_interrupted(store: CacheStore, ready: Iterable[Cache]) -> None:
-    """Fail those of the `ready` caches of a directory whose flush was interrupted. Raises Blocked if the directory
-    cannot be used."""
-    keys = store.distrust_interrupted()
+    """Fail those of the `ready` caches of a directory whose flush was interrupted. Raises Blocked if the disk does not
+    answer."""
+    keys = store.interrupted()
+    # First, because their files must not be read even if the disk cannot be written.
     for cache in ready:
         if key_of(cache.version_id) in keys:
             _fail(cache, NOT_FLUSHED, INTERRUPTED)
+    # Otherwise the next fill does it.
+    with suppress(Blocked):
+        store.distrust_interrupted()
 
 
 @prepared

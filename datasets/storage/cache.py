@@ -65,22 +65,21 @@ class CacheStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        try:
+        with _blocked_by_disk():
             for name in _FOLDERS:
                 (root / name).mkdir(parents=True, exist_ok=True)
             make_spread(root / "trees")
             self._staging = StagingFolder(root / "staging")
             self._unflushed = UnflushedMarks(root / "unflushed")
-        except OSError as error:
-            raise blocked(error) from error
 
     def tree(self, key: str) -> Path:
         """Return the directory in which a version's files are once it is filled. It may not exist."""
         return tree_below(self.root, key)
 
     def keys(self) -> set[str]:
-        """Return the keys of all trees, complete or not."""
-        return {path.name for path in (self.root / "manifests").iterdir()}
+        """Return the keys of all trees, complete or not. Raises Blocked if the disk does not answer."""
+        with _blocked_by_disk():
+            return {path.name for path in (self.root / "manifests").iterdir()}
 
     def manifests(self) -> dict[str, Manifest]:
         """Return the manifests of all complete trees, by key."""
@@ -124,7 +123,7 @@ class CacheStore:
         ContentDamaged if the lake lacks a content or has it damaged, Blocked if the copy cannot be written,
         WorkerFailed if a process that writes it ended early, and what `budget` and `on_usable` raise; copied contents
         stay for the next fill."""
-        try:
+        with _blocked_by_disk():
             self.distrust_interrupted()
             # Opened before anything is written: the kernel reports failed writes only to files that were open by then.
             with self._locked(key) as lock, open_directory(self.root) as disk:
@@ -137,8 +136,6 @@ class CacheStore:
                 if on_usable is not None:
                     on_usable()
                 self._flush(key, disk)
-        except OSError as error:
-            raise blocked(error) from error
 
     def _flush(self, key: str, disk: int) -> None:
         """Flush a tree that is used already. If that fails it becomes incomplete again."""
@@ -151,16 +148,21 @@ class CacheStore:
             raise
         self._unflushed.remove(key)
 
-    def distrust_interrupted(self) -> set[str]:
-        """Make the trees incomplete that were in use, and not flushed, when the machine stopped: the next fill verifies
-        their files. Return the keys of those that were not filled since. Safe to repeat; waits for no fill."""
-        found = self._unflushed.interrupted()
-        for key in found:
-            # What holds the lock has done this before.
-            with suppress(BlockingIOError), self._locked(key, fcntl.LOCK_NB):
-                if self.tree(key).is_dir() and key in self._unflushed.interrupted():
-                    self._distrust(key)
-        return found
+    def interrupted(self) -> set[str]:
+        """Return the keys of the trees that were in use, and not flushed, when the machine stopped, and were not filled
+        since. Raises Blocked if the disk does not answer."""
+        with _blocked_by_disk():
+            return self._unflushed.interrupted()
+
+    def distrust_interrupted(self) -> None:
+        """Make the trees that `interrupted` returns incomplete: the next fill verifies their files. Safe to repeat;
+        waits for no fill. Raises Blocked if the disk cannot be written or does not answer."""
+        with _blocked_by_disk():
+            for key in self._unflushed.interrupted():
+                # What holds the lock has done this before.
+                with suppress(BlockingIOError), self._locked(key, fcntl.LOCK_NB):
+                    if self.tree(key).is_dir() and key in self._unflushed.interrupted():
+                        self._distrust(key)
 
     def _distrust(self, key: str) -> None:
         shutil.rmtree(self._part(key), ignore_errors=True)
@@ -190,18 +192,19 @@ class CacheStore:
     def find_damaged(self, digests: Iterable[bytes]) -> set[str]:
         """Hash the files of the contents with these digests in all trees, and mark the damaged ones. Return the keys of
         the complete trees that use a marked one, which they keep until a fill repairs it. A fill that runs repairs its
-        tree once that is complete."""
+        tree once that is complete. Raises Blocked if the disk cannot be written or does not answer."""
         named = {digest + end for digest in digests for end in (b"", b"x")}
         checked, before, read = set[int](), -1, _EachOnce(self.root, self._manifest)
-        # Until no file is new: a fill may link a damaged one from a tree that is removed before it is read here.
-        while before != len(checked):
-            before = len(checked)
-            for name, path in self._written(named, read):
-                if _is_damaged(name, path, checked):
-                    self._mark(name).touch()
-        marked = self._damaged() & named
-        # Read again: a tree that became complete meanwhile may have linked a damaged file before it had a mark.
-        trees = self._manifests(read).items() if marked else ()
+        with _blocked_by_disk():
+            # Until no file is new: a fill may link a damaged one from a tree that is removed before it is read here.
+            while before != len(checked):
+                before = len(checked)
+                for name, path in self._written(named, read):
+                    if _is_damaged(name, path, checked):
+                        self._mark(name).touch()
+            marked = self._damaged() & named
+            # Read again: a tree that became complete meanwhile may have linked a damaged file before it had a mark.
+            trees = self._manifests(read).items() if marked else ()
         return {key for key, manifest in trees if not marked.isdisjoint(manifest.store_names)}
 
     def _written(
@@ -440,6 +443,15 @@ class _EachOnce:
 def _only(manifest: Manifest, names: Collection[bytes]) -> Manifest:
     """Return a manifest of the files whose contents have these store names."""
     return manifest.only(place for place, name in enumerate(manifest.store_names) if name in names)
+
+
+@contextmanager
+def _blocked_by_disk() -> Iterator[None]:
+    """Context manager that raises Blocked for errors of the disk; see `blocked`."""
+    try:
+        yield
+    except OSError as error:
+        raise blocked(error) from error
 
 
 def _is_damaged(name: bytes, path: Path, checked: set[int]) -> bool:

@@ -4,6 +4,7 @@ import errno
 import shutil
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +14,7 @@ from pytest_django import Settings
 from controlplane.access import SYSTEM
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import Command
+from datasets.actions.cache_locations import create_location
 from datasets.actions.cache_upkeep import distrust_caches, keep_caches
 from datasets.actions.caches import EVICT_CACHE, cache_version, clear_cache, location_for
 from datasets.command_handlers.caches import EvictCache, FillCache
@@ -134,6 +136,56 @@ def on_a_disk(plant: Plant, tmp_path: Path) -> CacheLocation:
     CacheLocation.objects.filter(pk=location.pk).update(directory=str(tmp_path / "disk"))
     location.refresh_from_db()
     return location
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "reason"),
+    # At the start it must be known which trees were flushed.
+    [(UnflushedMarks, "interrupted", "unreachable"), (Path, "iterdir", "")],
+)
+def test_a_disk_that_does_not_answer_keeps_neither_the_loop_nor_other_locations_from_working(
+    xray: Dataset,
+    plant: Plant,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    owner: Any,
+    name: str,
+    reason: str,
+):
+    values = {"name": "away", "node_labels": {"zone": "b"}, "directory": str(tmp_path / "away")}
+    away, local = create_location(plant.cluster, values, actor=SYSTEM), location_for(plant.cluster)
+    version = xray.versions.get(number=1)
+    caches = [cache_version(version, location, actor=SYSTEM) for location in (away, local)]
+    work()
+    (directory_of(local) / "manifests" / str(version.pk)).unlink()
+    real = getattr(owner, name)
+
+    def call(one: Any) -> Any:
+        where = one if isinstance(one, Path) else one._folder
+        if where.is_relative_to(directory_of(away)):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(one)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(owner, name, call)
+        distrust_caches()
+        keep_caches(timezone.now())
+    for cache in caches:
+        cache.refresh_from_db()
+    assert [cache.reason for cache in caches] == [reason, "files_gone"]
+
+
+def test_a_tree_that_was_not_flushed_is_not_read_though_its_disk_cannot_be_written(
+    xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    cache = cache_version(xray.versions.get(number=1), location_for(plant.cluster), actor=SYSTEM)
+    work()
+    monkeypatch.setattr(UnflushedMarks, "interrupted", lambda _: {str(cache.version_id)})
+    read_only = OSError(errno.EROFS, "Read-only file system")
+    monkeypatch.setattr(CacheStore, "_distrust", Mock(side_effect=read_only))
+    distrust_caches()
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason) == (Cache.FAILED, "not_flushed")
 
 
 def test_caches_of_a_disk_that_is_not_mounted_are_not_filled_into_its_mount_point(

@@ -1,6 +1,8 @@
 """Caches over REST: roles, lists, pins, room, and datasets of a submission."""
 
+import errno
 from hashlib import sha256
+from unittest.mock import Mock
 
 import pytest
 
@@ -98,16 +100,19 @@ def test_a_damaged_file_of_a_cache_is_found_and_repaired_though_the_lake_is_inta
     assert api("ben").post(f"versions/{version.pk}/verify").body["damaged_caches"] == []
 
 
-def test_verify_names_a_cache_whose_directory_cannot_be_used(api, cast, dataset, monkeypatch):
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("datasets.actions.cache_upkeep.store_of", Blocked("unreachable", "The disk does not answer.")),
+        ("datasets.storage.cache._is_damaged", OSError(errno.EROFS, "Read-only file system")),
+    ],
+)
+def test_verify_names_a_cache_whose_directory_cannot_be_used(api, dataset, monkeypatch, where, error):
     made = api("ben").post("caches", body(dataset)).body
     wait_until(
         lambda: not carry_out_due() and api("ben").get(f"caches/{made['id']}").body["state"] == "ready"
     )
-
-    def refused(location):
-        raise Blocked("unreachable", "The file system of this storage does not answer.")
-
-    monkeypatch.setattr("datasets.actions.cache_upkeep.store_of", refused)
+    monkeypatch.setattr(where, Mock(side_effect=error))
     found = api("ben").post(f"versions/{dataset.versions.get().pk}/verify").body
     assert (found["is_intact"], found["damaged_caches"], found["unread_caches"]) == (True, [], ["memory"])
 
