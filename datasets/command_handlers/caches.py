@@ -48,21 +48,26 @@ class FillCache(CommandHandler):
 
     kind, queue = FILL_CACHE, DATA
 
-    def run(self, run: CommandRun) -> None:
+    def run(self, run: CommandRun) -> Charges[str] | None:
         rows = Cache.objects.select_related(
             "version__dataset__project", "location__cluster", "location__project", "location__parent"
         )
         cache = rows.filter(pk=run.command.subject_id).first()
-        if cache is None or not _begin(cache):
-            return
+        if cache is None:
+            return None
+        if not _begin(cache):
+            # An earlier try that made it ready may have been killed before its charges were known.
+            return _charges_at(cache.location, run)
         project, version = cache.version.dataset.project, cache.version
         try:
             manifest = manifest_named(project, version.manifest)
             store = caches_of(cache.location, run)
             _make_room(cache, store, manifest)
             report = _Reporter(run, cache)
-            on_usable = partial(_make_ready, cache, store, report)
+            on_usable = partial(_make_ready, cache, report)
             store.fill(key_of(version.pk), lake_of(project), manifest, budget_of(run), report, on_usable)
+            # After the cache is ready: the manifests of all caches here are read for it.
+            return _charges_at(cache.location, run)
         except (ContentMissing, ContentDamaged) as error:
             detail = f"{error} yard dataset verify {version} says what is lost and how to store it again."
             raise CommandRefused("content_missing", detail) from error
@@ -72,7 +77,10 @@ class FillCache(CommandHandler):
         except WorkerFailed as error:
             raise CommandRefused("process_ended", str(error), is_passing=True) from error
 
-    def on_done(self, command: Command, result: None) -> None:
+    def on_done(self, command: Command, result: Charges[str] | None) -> None:
+        cache = _cache_of(command)
+        if cache is not None and result is not None:
+            _write_charges(cache.location, result)
         # The fill may have looked for damage before that was found.
         rows = Cache.objects.filter(pk=command.subject_id, state=Cache.FILLING, reason=CONTENT_DAMAGED)
         if rows.update(state=Cache.FAILED) and (cache := _cache_of(command)):
@@ -245,20 +253,22 @@ def _begin(cache: Cache) -> bool:
     return True
 
 
-def _make_ready(cache: Cache, store: Caches, report: _Reporter) -> None:
-    """Let jobs use a filled cache, unless damage was found meanwhile."""
-    found, version, now = charges(store.manifests()), cache.version, timezone.now()
+def _make_ready(cache: Cache, report: _Reporter) -> None:
+    """Let jobs use a filled cache, unless damage was found meanwhile. What it copied is charged to it until the charges
+    of all caches are known."""
+    version, now, moved = cache.version, timezone.now(), report.bytes_moved
     # The report of the last fill is throttled; a fill shorter than that interval would show no bytes.
     done = {
         "files_done": version.files,
         "bytes_done": version.size_bytes,
-        "bytes_moved": report.bytes_moved,
+        "bytes_moved": moved,
+        "charged_bytes": moved,
         "sharing": report.sharing,
     }
     rows = Cache.objects.filter(pk=cache.pk, state=Cache.FILLING).exclude(reason=CONTENT_DAMAGED)
     with transaction.atomic():
         if rows.update(state=Cache.READY, changed_at=now, ready_at=now, used_at=now, **NO_REASON, **done):
-            _write_charges(cache.location, found)
+            CacheLocation.objects.filter(pk=cache.location_id).update(used_bytes=F("used_bytes") + moved)
             _happened("cache.ready", cache)
 
 
@@ -292,6 +302,11 @@ def _make_room(cache: Cache, store: Caches, manifest: Manifest) -> None:
     raise CommandRefused(
         MAKING_ROOM, "Room is being made, or another cache is being filled.", is_passing=True
     )
+
+
+def _charges_at(location: CacheLocation, run: CommandRun) -> Charges[str]:
+    with refusals():
+        return charges(caches_of(location, run).manifests())
 
 
 def _write_charges(location: CacheLocation, found: Charges[str]) -> None:

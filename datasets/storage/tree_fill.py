@@ -81,6 +81,11 @@ class TreeFill:
     ) -> None:
         self._part, self._lake, self._manifest = part, lake, manifest
         self._budget, self._report = budget, report
+        self._tree = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
+        self._writer, self._pool = FileWriter(self._tree), WriterPool(self._tree, lock)
+        if len(manifest) >= PARTED_FILES:
+            # While this process finds out what they write.
+            self._pool.start(THREADS)
         names, self._sizes = manifest.store_names, manifest.stored_sizes
         # One of the paths of each content; few contents have several.
         self._path = dict(zip(names, manifest.paths, strict=True))
@@ -91,8 +96,6 @@ class TreeFill:
         # Threads add to both. `_begun`: bytes done of the files that are being written, by store name.
         self._ways: set[Sharing] = set()
         self._begun: dict[bytes, int] = {}
-        self._tree = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
-        self._writer, self._pool = FileWriter(self._tree), WriterPool(self._tree, lock)
 
     def _repeated(self, names: Sequence[bytes]) -> dict[bytes, list[bytes]]:
         """Return, by store name, the paths of contents besides the one in `_path`."""

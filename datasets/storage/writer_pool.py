@@ -21,13 +21,18 @@ from datasets.storage.contents import Located
 
 class WriterPool:
     """Child processes that write contents of local packs as files below the directory that is open as `tree`. They
-    start when they are needed, one for each thread that calls `write` at the same time. `held`: a descriptor that they
+    start with `start`, or when they are needed: one for each thread that calls `write` at the same time. `held`: a descriptor that they
     keep open, so that a lock on its file lasts until the last of them ended. Safe for several threads."""
 
     def __init__(self, tree: int, held: int) -> None:
         self._tree, self._held = tree, held
         self._children: list[Child] = []
         self._idle: SimpleQueue[Child] = SimpleQueue()
+
+    def start(self, count: int) -> None:
+        """Start this many processes, so that they are ready when they are needed."""
+        for _ in range(count):
+            self._idle.put(self._new_child())
 
     def write(self, pack: Path, located: Sequence[Located], paths: Sequence[bytes], mode: int) -> None:
         """Verify contents of a pack, at least one and sorted by offset, and create a file with `mode` for each, at
@@ -61,5 +66,8 @@ class WriterPool:
     def _child(self) -> Child:
         with suppress(Empty):
             return self._idle.get_nowait()
+        return self._new_child()
+
+    def _new_child(self) -> Child:
         self._children.append(Child(tree_writer.__name__, (self._tree,), (self._tree, self._held)))
         return self._children[-1]

@@ -25,8 +25,10 @@ from datasets.actions.caches import (
     pin_cache,
 )
 from datasets.actions.datasets import delete_dataset, edit_dataset, tag_version
+from datasets.cache_shares import Charges, charges
 from datasets.command_handlers.caches import FillCache, _Reporter
 from datasets.live_topics import read_dataset
+from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
 from datasets.queries.caches import cache_shape, directory_of
 from datasets.queries.job_data import dataset_mounts
@@ -63,6 +65,39 @@ def test_a_job_waits_for_its_dataset_and_starts_when_the_files_are_there(
     assert files_of(job) == TWO
     [pod] = Command.objects.filter(kind="start_pod")
     assert pod.payload["mounts"] == dataset_mounts(job)[""]
+
+
+def fill(cache: Cache) -> None:
+    command = Command.objects.get(kind=FILL_CACHE, subject_id=cache.pk)
+    FillCache().on_done(command, FillCache().run(CommandRun(command, "token")))
+
+
+def test_a_cache_is_ready_before_the_charges_of_all_caches_are_known(
+    people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    """They need the manifests of all caches there."""
+    location = location_for(plant.cluster)
+    first, second = [cache_version(one, location, actor=SYSTEM) for one in xray.versions.order_by("number")]
+    fill(first)
+    seen: list[tuple[str, int, int]] = []
+
+    def charged(manifests: dict[str, Manifest]) -> Charges[str]:
+        second.refresh_from_db()
+        location.refresh_from_db()
+        seen.append((second.state, second.charged_bytes, location.used_bytes))
+        return charges(manifests)
+
+    monkeypatch.setattr(CommandRun, "report", lambda *_: None)
+    monkeypatch.setattr("datasets.command_handlers.caches.charges", charged)
+    # Only what it copied is charged until then; a fill that begins meanwhile finds no room that is taken.
+    fill(second)
+    # As if the process had been killed before it knew them.
+    Cache.objects.filter(pk=second.pk).update(charged_bytes=4)
+    fill(second)
+    second.refresh_from_db()
+    location.refresh_from_db()
+    assert seen == [("ready", 4, 7 + 4), ("ready", 4, 11)]
+    assert (second.charged_bytes, location.used_bytes) == (4 + 2, 11)
 
 
 def test_latest_and_tags_are_written_down_as_numbers(people: Cast, xray: Dataset):
