@@ -1,13 +1,18 @@
-"""Shared parts of the command handlers of data: their queue, removals, a time limit that ends with the claim, and
-refusals."""
+"""Shared parts of the command handlers of data: their queue, removals, a time limit that ends with the claim, refusals,
+and what is said of files that a sync could not read or left out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler
 from controlplane.commands.run import CommandRun
+from controlplane.notation import some_of
+from datasets.ingest.engine import Synced
+from datasets.ingest.reasons import in_words
+from datasets.manifests import Manifest
+from datasets.queries.datasets import shown
 from datasets.storage.base import Blocked, Budget, ContentMissing
 
 DATA = "data"
@@ -51,3 +56,22 @@ def refusals() -> Iterator[None]:
         raise CommandRefused(blocked.code, blocked.detail, is_passing=blocked.is_passing) from blocked
     except ContentMissing as missing:
         raise CommandRefused("content_missing", str(missing)) from missing
+
+
+def all_read(found: Synced) -> Manifest:
+    """Return the manifest of a sync without a base. Raises CommandRefused, to be retried, if files were not read."""
+    if found.manifest is None:
+        raise CommandRefused(
+            "unreadable", f"Could not be read: {_with_reasons(found.failed)}.", is_passing=True
+        )
+    return found.manifest
+
+
+def left_out(found: Synced) -> str:
+    """Return a sentence about what a sync left out, and why; "" if nothing."""
+    names = _with_reasons([(one.path, one.reason) for one in found.skipped])
+    return f"Left out: {names}." if names else ""
+
+
+def _with_reasons(paths: Sequence[tuple[bytes, str]]) -> str:
+    return some_of(paths, lambda one: f"{shown(one[0])} ({in_words(one[1])})")

@@ -7,18 +7,15 @@ from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.models import Command, Project
-from controlplane.notation import some_of
 from datasets.actions.artifacts import KEEP, StoredArtifact, artifact_failed, artifact_ready, artifact_waits
 from datasets.ingest.engine import Synced, sync_tree
 from datasets.ingest.reading import Progress
-from datasets.ingest.reasons import in_words
 from datasets.ingest.tree import Directory, SourceMissing, walk
 from datasets.ingest.worker import WorkerFailed
-from datasets.long_work import DATA, is_cancelled, refusals
+from datasets.long_work import DATA, all_read, is_cancelled, left_out, refusals
 from datasets.manifests import Manifest
 from datasets.models import Artifact
 from datasets.outputs import DISK_FULL, output_of, refuse_more
-from datasets.queries.datasets import shown
 from datasets.queries.lake import lake_address, lake_of
 from datasets.storage.sinks import sink_of
 
@@ -89,14 +86,9 @@ def _synced(project: Project, root: Path, run: CommandRun) -> Synced:
 
 
 def _kept(artifact: Artifact, found: Synced) -> StoredArtifact:
-    if found.manifest is None:
-        names = some_of(found.failed, lambda one: shown(one[0]))
-        words = f"{len(found.failed)} files could not be read: {names}."
-        raise CommandRefused("unreadable", words, is_passing=True)
-    _store(artifact.project, found.manifest)
-    left = some_of(found.skipped, lambda one: f"{shown(one.path)} ({in_words(one.reason)})")
-    notes = f"Left out: {left}." if left else ""
-    return StoredArtifact(len(found.manifest), found.manifest.size_bytes, found.manifest.hash, notes)
+    manifest = all_read(found)
+    _store(artifact.project, manifest)
+    return StoredArtifact(len(manifest), manifest.size_bytes, manifest.hash, left_out(found))
 
 
 def _store(project: Project, manifest: Manifest) -> None:

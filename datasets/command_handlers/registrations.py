@@ -9,7 +9,6 @@ from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.models import Command
-from controlplane.notation import some_of
 from datasets.actions.registrations import (
     REGISTER,
     allowed_sources,
@@ -21,12 +20,10 @@ from datasets.actions.registrations import (
 )
 from datasets.ingest.engine import Synced, sync_tree
 from datasets.ingest.reading import Progress
-from datasets.ingest.reasons import in_words
 from datasets.ingest.tree import SourceMissing
 from datasets.ingest.worker import SinkSpec, WorkerFailed
-from datasets.long_work import DATA, LAKE_AWAY, is_cancelled, refusals
+from datasets.long_work import DATA, LAKE_AWAY, all_read, is_cancelled, left_out, refusals
 from datasets.models import DatasetRegistration, DatasetVersion
-from datasets.queries.datasets import shown
 from datasets.queries.lake import lake_address
 from datasets.storage.contents import Sharing
 from datasets.storage.folder_sink import sink_of_folder
@@ -59,19 +56,16 @@ class RegisterDirectory(CommandHandler):
             raise CommandRefused("path_not_allowed", f"{row.path} is not allowed any more.")
         with refusals():
             found = _synced(row, run)
-            if found.manifest is None:
-                raise CommandRefused(
-                    "unreadable", f"Could not be read: {_named(found.failed)}.", is_passing=True
-                )
-            if not len(found.manifest):
+            manifest = all_read(found)
+            if not len(manifest):
                 raise CommandRefused("no_files", f"{row.path} has no files.")
             try:
-                version = commit_registration(row, found.manifest)
+                version = commit_registration(row, manifest)
             except Conflict as conflict:
                 raise CommandRefused(conflict.code, conflict.detail, is_passing=True) from conflict
             except Invalid as refused:
                 raise CommandRefused(refused.errors[0].code, refused.errors[0].detail) from refused
-        return Registered(version, _remarks(row, version, [(one.path, one.reason) for one in found.skipped]))
+        return Registered(version, _remarks(row, version, found))
 
     def on_done(self, command: Command, result: Registered | None) -> None:
         if result is not None:
@@ -87,12 +81,12 @@ class RegisterDirectory(CommandHandler):
         fail_registration(command.subject_id, refusal.code, refusal.message)
 
 
-def _remarks(row: DatasetRegistration, version: DatasetVersion, left: list[tuple[bytes, str]]) -> str:
+def _remarks(row: DatasetRegistration, version: DatasetVersion, found: Synced) -> str:
     """Return sentences about a registration that has ended with `version`: that nothing changed, and which files were
     left out. "" for neither."""
     # Not whether this try created it: an earlier try may have, and was killed before it wrote so.
     old = f"Nothing changed since version {version.number}." if version.created_at < row.created_at else ""
-    return " ".join(filter(None, (old, f"Left out: {_named(left)}." if left else "")))
+    return " ".join(filter(None, (old, left_out(found))))
 
 
 def _synced(row: DatasetRegistration, run: CommandRun) -> Synced:
@@ -124,7 +118,3 @@ def _sink(row: DatasetRegistration) -> SinkSpec:
         return sink_of_bucket(folder, config)
     may_link = allowed_sources()[row.path]
     return sink_of_folder(folder, Sharing.HARD_LINK if may_link else Sharing.REFLINK)
-
-
-def _named(found: list[tuple[bytes, str]]) -> str:
-    return some_of(found, lambda one: f"{shown(one[0])} ({in_words(one[1])})")

@@ -13,6 +13,7 @@ from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import AuditEntry, Command, Event
 from datasets.actions.artifacts import KEEP, StoredArtifact, artifact_ready, keep_artifacts
 from datasets.actions.lake_collection import collect_lake
+from datasets.ingest.engine import Synced
 from datasets.ingest.worker import WorkerFailed
 from datasets.models import Artifact
 from datasets.queries.lake import lake_of, manifest_named
@@ -203,6 +204,18 @@ def test_an_artifact_goes_with_its_job_also_while_it_is_kept(cast):
     keep_output()
     assert not Artifact.objects.exists()
     assert Command.objects.get(kind=KEEP).state == Command.DONE
+
+
+def test_files_that_could_not_be_read_are_named_with_why(cast, monkeypatch):
+    ended(cast)
+    found = Synced(None, "", 2, 0, failed=[(b"\xfe", "unreadable"), (b"log", "changing")])
+    monkeypatch.setattr("datasets.command_handlers.artifacts.sync_tree", lambda *_, **__: found)
+    keep_artifacts()
+    carry_out_due()
+    assert Artifact.objects.get().message == (
+        "Could not be read: \\xfe (its permissions or the disk do not let it be read),"
+        " log (a program writes to it; wait until it has ended)."
+    )
 
 
 @pytest.mark.parametrize("cause", [Blocked("unreachable", "It is away."), WorkerFailed("It is away.")])
