@@ -35,6 +35,12 @@ def test_it_says_who_may_sign_in_and_that_nothing_runs(cast, settings):
     assert Job.objects.filter(user__username="ana").exists()
 
 
+def test_without_an_instance_it_names_the_directory_in_which_it_looked(db, settings):
+    settings.STATE_DIR = "/srv/yard"
+    with pytest.raises(CommandError, match=r"no cluster in /srv/yard yet.*the same TRAINYARD_STATE_DIR"):
+        demo()
+
+
 def test_again_with_a_running_loop_it_makes_nothing_new_and_says_where_to_look(cast, settings):
     settings.PUBLIC_URL = "https://yard.example"
     demo()

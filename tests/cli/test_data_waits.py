@@ -39,6 +39,24 @@ def test_a_wait_outlives_a_restart_of_the_server(server, yard, monkeypatch, word
     assert ran.code == 0, ran.err
 
 
+def test_a_wait_for_a_volume_or_snapshot_says_what_blocks_it_once(server, yard, monkeypatch):
+    monkeypatch.setattr("controlplane.cli.session.Session.pause", lambda session, seconds: None)
+    messages = {"": "pending", "The disk is full.": "pending", "Copying.": "pending", "Done.": "ready"}
+    states = [
+        {"id": "1", "name": "data@1", "status": {"state": state, "message": message}}
+        for message, state in messages.items()
+        for _ in range(2)
+    ]
+    server.on("GET", "volumes", page({"id": "2", "name": "data", "project": "team-a"}))
+    server.on("POST", "snapshots", Reply(201, states[0]))
+    server.on("GET", "snapshots/1", *(Reply(200, one) for one in states))
+    ran = yard("snapshot", "create", "data", "--wait")
+    assert (ran.code, "data@1 is ready" in ran.out) == (0, True), ran.err
+    assert ran.err.count("Waiting; it continues by itself.") == 2
+    assert ran.err.count("data@1 is pending: The disk is full. Waiting; it continues by itself.\n") == 1
+    assert "Done." not in ran.err
+
+
 def test_an_artifact_of_a_job_that_has_ended_is_waited_for(server, yard, monkeypatch):
     waited = []
     monkeypatch.setattr(

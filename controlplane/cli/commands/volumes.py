@@ -382,9 +382,9 @@ def find_volume(session: Session, name: str) -> Row:
 
 
 def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
-    """Wait until a volume or snapshot is ready, and return it. `path`: its path in the API. Raise CliError if it
-    fails or is being deleted (1), or after `timeout_seconds` (7; None: no limit)."""
-    waited = 0.0
+    """Wait until a volume or snapshot is ready, and return it; print what blocks it. `path`: its path in the API. Raise
+    CliError if it fails or is being deleted (1), or after `timeout_seconds` (7; None: no limit)."""
+    waited, said = 0.0, ""
     while True:
         found: Row = patiently(partial(session.get, path), session.pause)
         status = found["status"]
@@ -394,6 +394,11 @@ def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
             raise CliError(f"{found['name']} {status['state']}: {status['message']}", FAILED)
         if timeout_seconds is not None and waited >= timeout_seconds:
             raise CliError(f"{found['name']} is still {status['state']} after {timeout_seconds} s", TIMED_OUT)
+        if status["message"] and status["message"] != said:
+            said = status["message"]
+            session.output.say(
+                f"{found['name']} is {status['state']}: {said} Waiting; it continues by itself."
+            )
         session.pause(POLL_SECONDS)
         waited += POLL_SECONDS
 

@@ -78,7 +78,8 @@ class Command(BaseCommand):
         cluster = _first_cluster()
         if cluster is None:
             raise CommandError(
-                "There is no cluster yet: start `make up`, then run `make demo` while it runs."
+                f"There is no cluster in {settings.STATE_DIR} yet: start `make up`, then run `make demo` while it"
+                " runs, with the same TRAINYARD_STATE_DIR."
             )
         self._print_people(dict(self._people()))
         for name, quota in QUOTAS.items():
