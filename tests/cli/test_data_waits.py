@@ -78,6 +78,17 @@ def test_an_artifact_of_a_job_that_has_ended_is_waited_for(server, yard, monkeyp
     assert len(waited) == 2
 
 
+def test_the_files_of_an_artifact_have_sizes_as_in_the_list_of_artifacts(server, yard):
+    ready = {"id": "2", "name": "model", "job": "train", "job_id": JOB_ID, "manifest": "ab", "files": 1}
+    ready |= {"status": {"state": "ready", "message": ""}, "size_bytes": 3 << 30, "created_at": None}
+    entry = {"name": "weights", "kind": "file", "files": 1, "size_bytes": 3 << 30, "sha256": None}
+    server.on("GET", "artifacts", page(ready))
+    server.on("GET", "artifacts/2/files", page(entry))
+    for words in (("list",), ("files", "train/model")):
+        ran = yard("artifact", *words)
+        assert " 3 GiB" in ran.out, ran.err
+
+
 def test_the_lineage_of_an_artifact_waits_until_it_is_stored_or_says_why_it_is_not(server, yard, monkeypatch):
     monkeypatch.setattr("controlplane.cli.session.Session.pause", lambda session, seconds: None)
     artifact = {"id": "2", "name": "model", "job": "train", "job_id": JOB_ID, "manifest": None}

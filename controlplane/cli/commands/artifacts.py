@@ -17,17 +17,20 @@ from controlplane.cli.session import Session
 from controlplane.cli.sse import patiently
 from controlplane.cli.tables import AGE, ID, STATE, Column, Row
 
+SIZE = Column("SIZE", lambda row: formats.binary_size(row["size_bytes"]), is_number=True)
 COLUMNS = (
     Column("JOB", lambda row: row["job"]),
     Column("NAME", lambda row: row["name"]),
     STATE,
     Column("FILES", lambda row: "" if row["files"] is None else f"{row['files']:,}", is_number=True),
-    Column("SIZE", lambda row: formats.binary_size(row["size_bytes"]), is_number=True),
+    SIZE,
     AGE,
     Column("MESSAGE", lambda row: row["status"]["message"]),
     Column("MANIFEST", lambda row: row["manifest"] or "", is_wide=True),
     ID,
 )
+# Sizes as in the list of artifacts.
+FILES_OF_ARTIFACT = tuple(SIZE if column.heading == SIZE.heading else column for column in FILE_COLUMNS)
 _ARTIFACT = "JOB/NAME"
 _COMING = ("waiting", "keeping")
 KEEP_SECONDS = 120.0
@@ -55,7 +58,7 @@ def files(args: Namespace, session: Session) -> None:
     found = kept_artifact(session, args.artifact)
     directory = args.directory.strip("/") or None
     page = session.get(f"artifacts/{found['id']}/files", directory=directory, limit=1000)
-    session.output.objects(page, FILE_COLUMNS)
+    session.output.objects(page, FILES_OF_ARTIFACT)
 
 
 def download_arguments(parser: Parser) -> None:
