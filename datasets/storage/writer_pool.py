@@ -21,8 +21,9 @@ from datasets.storage.contents import Located
 
 class WriterPool:
     """Child processes that write contents of local packs as files below the directory that is open as `tree`. They
-    start with `start`, or when they are needed: one for each thread that calls `write` at the same time. `held`: a descriptor that they
-    keep open, so that a lock on its file lasts until the last of them ended. Safe for several threads."""
+    start with `start`, or when they are needed: one for each thread that calls `write` at the same time. `held`: a
+    descriptor that they keep open, so that a lock on its file lasts until the last of them ended. Safe for several
+    threads."""
 
     def __init__(self, tree: int, held: int) -> None:
         self._tree, self._held = tree, held
