@@ -2,11 +2,19 @@
 
 from typing import Protocol, cast
 
+from django.db.models import Q, QuerySet
+
+from controlplane.engines.kinds import engine_kinds
 from controlplane.loop.engine_pool import engine_for
 from controlplane.models import Project
 from datasets.models import Snapshot, Volume
-from datasets.queries.volumes import claims_volumes, storage_of
+from datasets.models.volumes import DELETING, READY
+from datasets.queries.volumes import claims_volumes, storage_class_named, storage_of
+from datasets.storage.base import Blocked
 from datasets.storage.volumes import VolumeStorage
+
+# Code of Blocked: the disk of a storage class's directory is not mounted.
+NOT_MOUNTED = "not_mounted"
 
 
 class ClaimStorage(VolumeStorage, Protocol):
@@ -27,8 +35,10 @@ class ClaimEngine(Protocol):
 
 def storage_of_volume(volume: Volume) -> VolumeStorage:
     """Return the storage in which the volume is, or will be created. Raises EngineUnreachable if the engine of a
-    cluster with its own volumes cannot be opened, Blocked if this release does not have the storage class's driver."""
+    cluster with its own volumes cannot be opened, Blocked if this release does not have the storage class's driver or
+    the disk of its directory is not mounted."""
     if not claims_volumes(volume.project):
+        _require_disk(volume.project, volume.storage_class)
         about = (volume.storage_class, volume.size_bytes, volume.service_tier)
         return storage_of(volume.project_id, *about)
     return _claims(volume.project, volume.storage_class, volume.size_bytes, volume.access_mode)
@@ -36,8 +46,10 @@ def storage_of_volume(volume: Volume) -> VolumeStorage:
 
 def storage_of_snapshot(snapshot: Snapshot) -> VolumeStorage:
     """Return the storage that holds the snapshot. Raises EngineUnreachable if the engine of a cluster with its own
-    volumes cannot be opened, Blocked if this release does not have the storage class's driver."""
+    volumes cannot be opened, Blocked if this release does not have the storage class's driver or the disk of its
+    directory is not mounted."""
     if not claims_volumes(snapshot.project):
+        _require_disk(snapshot.project, snapshot.storage_class)
         return storage_of(snapshot.project_id, snapshot.storage_class)
     return _claims(snapshot.project, snapshot.storage_class, snapshot.volume_bytes, "")
 
@@ -45,3 +57,36 @@ def storage_of_snapshot(snapshot: Snapshot) -> VolumeStorage:
 def _claims(project: Project, storage_class: str, size_bytes: int, access_mode: str) -> VolumeStorage:
     engine = cast(ClaimEngine, engine_for(project.cluster))
     return engine.volumes(project.name, storage_class, size_bytes, access_mode)
+
+
+def _require_disk(project: Project, storage_class: str) -> None:
+    """Raise Blocked if the project's directory in a class of directories is not there though it had one: its disk is
+    not mounted. The first directory of a project is made beside others, or where no project has any."""
+    found = storage_class_named(storage_class)
+    if found.driver != "folder" or (found.directory / str(project.pk)).is_dir():
+        return
+    rows = _stored(storage_class)
+    of_project = [each.filter(project=project) for each in rows]
+    # A new directory would fill the disk below the mount point, and be hidden once the disk is mounted.
+    others = () if found.directory.is_dir() and any(found.directory.iterdir()) else rows
+    if any(each.exists() for each in (*of_project, *others)):
+        raise Blocked(
+            NOT_MOUNTED,
+            # Members read this, and the path of the disk is the operators' own.
+            f"The directory {project.pk} of the storage class {storage_class} is not there. An operator mounts its"
+            " disk, or restores it from its backup; if its volumes are lost, make the directory.",
+        )
+
+
+def _stored(storage_class: str) -> tuple[QuerySet[Volume], QuerySet[Snapshot]]:
+    """Return the volumes and snapshots of a class that a directory of this machine should have."""
+    kinds = [kind.name for kind in engine_kinds().values() if not kind.claims_volumes]
+    is_here, is_removed = (
+        Q(storage_class=storage_class, project__cluster__engine__in=kinds),
+        Q(state=DELETING),
+    )
+    # One that is being removed may never have been made; its size is known if it was.
+    return (
+        Volume.objects.filter(is_here, Q(state=READY) | is_removed & Q(used_bytes__isnull=False)),
+        Snapshot.objects.filter(is_here, Q(state=READY) | is_removed & Q(size_bytes__isnull=False)),
+    )

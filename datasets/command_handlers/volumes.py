@@ -36,13 +36,13 @@ from datasets.storage.base import Budget
 from datasets.storage.claims import NOT_PROVISIONED
 from datasets.storage.volume_files import Measured
 from datasets.storage.volumes import VolumeStorage
-from datasets.volume_storage import ClaimStorage, storage_of_volume
+from datasets.volume_storage import NOT_MOUNTED, ClaimStorage, storage_of_volume
 
 MEASURED_SECONDS, MEASURED_FILES = 60.0, 1_000_000
 # How long a driver of Kubernetes may take for a clone or a restore.
 COPIED_WITHIN = timedelta(hours=1)
-# Codes retried without limit: an operator or the storage system ends these conditions in time.
-NOT_MOUNTED, JOB_NOT_DONE = "not_mounted", "job_not_done"
+# Retried without limit, as NOT_MOUNTED: an operator or the storage system ends these conditions in time.
+JOB_NOT_DONE = "job_not_done"
 
 
 class VolumeCommand(CommandHandler):
