@@ -298,7 +298,9 @@ def test_a_mount_of_a_directory_that_is_not_there_is_said(case: EngineCase, tmp_
     spec = case.start("true", mounts=(Mount(str(tmp_path / "missing"), str(tmp_path / "place")),))
     ended = case.wait_end(spec)
     assert ended.reason == base.CONTAINER_NOT_CREATED
-    assert "mounts could not be made" in ended.message
+    assert "mounts could not be made: No such file or directory. " in ended.message
+    assert f"Nothing is there to mount at {tmp_path}/place: is its disk mounted?" in ended.message
+    assert "missing" not in ended.message, "the path on the node is the operators' own"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs mounts")

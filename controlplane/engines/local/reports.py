@@ -161,14 +161,22 @@ def _sentence(reason: str, ended: ExitRecord | None, prepared: Prepared | None) 
         base.OUT_OF_MEMORY: "The kernel killed the command because the machine was out of memory.",
         base.COMMAND_NOT_FOUND: f"There is no program {program!r} in the pod. Check the command and the image.",
         base.COMMAND_NOT_EXECUTABLE: f"The program {program!r} could not be run: {error}.",
-        base.CONTAINER_NOT_CREATED: f"The pod's mounts could not be made: {error}. What is mounted must be a directory"
-        " of this machine, and so must the mount path, if it exists. An instance that does not run as root needs a"
-        " kernel that permits user namespaces.",
+        base.CONTAINER_NOT_CREATED: f"The pod's mounts could not be made: {error}. {_why_not_mounted(prepared)}",
         base.WORKING_DIR_MISSING: f"The working directory {work_dir!r} could not be entered: {error}.",
         base.SHIM_LOST: "The pod's supervisor was killed, and the pod with it; its exit code is not known.",
         base.NODE_LOST: "The machine restarted while the pod ran; its exit code is not known.",
     }
     return sentences.get(reason, reason)
+
+
+def _why_not_mounted(prepared: Prepared | None) -> str:
+    mounts = prepared.spec.mounts if prepared else ()
+    if lost := [mount.path for mount in mounts if not os.path.isdir(mount.source)]:
+        return f"Nothing is there to mount at {', '.join(lost)}: is its disk mounted?"
+    return (
+        "What is mounted must be a directory of this machine, and so must the mount path, if it exists. An instance"
+        " that does not run as root needs a kernel that permits user namespaces."
+    )
 
 
 def _signal_name(ended: ExitRecord | None) -> str:
