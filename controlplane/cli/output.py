@@ -6,7 +6,7 @@ Data goes to standard output and messages to standard error, so that a pipe cont
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from controlplane.cli import terminal
@@ -16,6 +16,7 @@ from controlplane.unsafe_text import visible
 if TYPE_CHECKING:
     from controlplane.cli.tables import Column, Row
 
+TROUBLES_SHOWN = 3
 FORMATS = ("table", "wide", "json", "yaml")
 JSONPATH = "jsonpath="
 # JSON does not escape DEL, C1 and bidirectional characters, which a terminal would interpret.
@@ -40,13 +41,23 @@ class Output:
         """Return whether the format is for programs (json, yaml, jsonpath)."""
         return self.form not in ("table", "wide")
 
-    def objects(self, page: dict[str, Any], columns: Sequence[Column]) -> None:
+    def objects(
+        self, page: dict[str, Any], columns: Sequence[Column], trouble: Callable[[Row], str] | None = None
+    ) -> None:
         """Print a list. `page`: the list in REST form, which a data format prints whole; a table shows its rows in
-        these columns."""
+        these columns. `trouble`: returns a line about a row's problem, "" for none; for lists that show it only with
+        -o wide. The first few are said after the table."""
         if self.is_data:
             self.data(page)
-        else:
-            self.rows(page["results"], columns)
+            return
+        self.rows(page["results"], columns)
+        found = [line for row in page["results"] if (line := trouble(row))] if trouble else []
+        if self.form == "wide":
+            return
+        for line in found[:TROUBLES_SHOWN]:
+            self.say(line)
+        if (left := len(found) - TROUBLES_SHOWN) > 0:
+            self.say(f"{left} more have a problem: -o wide shows every message")
 
     def rows(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
         """Print rows as a table. Only -o wide shows the columns with `is_wide`."""

@@ -52,6 +52,12 @@ def status_of(row: Row) -> Row:
     return status
 
 
+def trouble_of(row: Row) -> str:
+    """Return a line about why a row's object failed or waits, "" without a reason. For Output.objects."""
+    status = status_of(row)
+    return f"{row['name']} {status['state']}: {status['message']}" if status.get("reason") else ""
+
+
 # Columns that several lists have.
 AGE = Column("AGE", lambda row: formats.age(row["created_at"]))
 FILES = Column("FILES", lambda row: f"{row['files']:,}", is_number=True)

@@ -140,9 +140,30 @@ def test_a_list_of_snapshots_says_why_some_failed(server, yard):
         "data@9 failed: Grant it that verb. Take another.",
         "data@8 failed: Grant it that verb. Take another.",
         "data@7 failed: Grant it that verb. Take another.",
-        "the others with a problem: yard snapshot list -o wide",
+        "2 more have a problem: -o wide shows every message",
     ]
     assert yard("snapshot", "list", "-o", "wide").err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "line"),
+    [
+        (("volume", "list"), "volumes", "data failed: The pool is full."),
+        (("dataset", "caches"), "caches", "xray@1 at zone-b failed: The pool is full."),
+    ],
+)
+def test_lists_of_volumes_and_caches_say_why_some_failed(server, yard, words, path, line):
+    row = {"id": "1", "name": "data", "project": "team-a", "dataset": "xray", "version": 1, "subset": ""}
+    row |= {"location": "zone-b", "charged_bytes": 0, "sharing": "", "hits": 0, "is_pinned": False}
+    row |= {"used_bytes": None, "size_bytes": 1, "is_measured_in_part": False, "access_mode": "ReadWriteOnce"}
+    row |= {"storage_class": "fast", "service_tier": "", "jobs": [], "progress": {"total_bytes": 1}}
+    row |= {"created_at": "2026-11-29T09:00:00Z", "used_at": "2026-11-29T09:00:00Z"}
+    why = {"code": "no_room", "message": "The pool is full."}
+    status = {"state": "failed", "reason": why["code"], "message": why["message"]}
+    server.on("GET", path, page(row | {"state": "failed", "reason": why, "status": status}))
+    ran = yard(*words)
+    assert (ran.code, ran.err.splitlines()) == (0, [line])
+    assert why["message"] in yard(*words, "-o", "wide").out
 
 
 def test_the_snapshot_at_the_end_of_a_job_is_waited_for(server, yard, monkeypatch):

@@ -24,6 +24,12 @@ def _name(made: Row) -> str:
     return version_name({**made, "number": made["version"]})
 
 
+def _trouble(row: Row) -> str:
+    """Return a line about why a cache failed or waits, "" without a reason. For Output.objects."""
+    why = row["reason"]
+    return f"{_name(row)} at {row['location']} {row['state']}: {why['message']}" if why["code"] else ""
+
+
 def _state(row: Row) -> str:
     progress = row["progress"]
     if row["state"] != "filling" or not progress["total_bytes"]:
@@ -113,7 +119,7 @@ def caches_arguments(parser: Parser) -> None:
 
 def caches(args: Namespace, session: Session) -> None:
     """List caches with their state and size: of one dataset, of the project, or with -A of all visible datasets."""
-    session.output.objects(_listed(args, session), CACHE_COLUMNS)
+    session.output.objects(_listed(args, session), CACHE_COLUMNS, _trouble)
 
 
 def _listed(args: Namespace, session: Session) -> dict[str, Any]:

@@ -15,11 +15,10 @@ from controlplane.cli.lookup import project_rows
 from controlplane.cli.parsing import Parser, given
 from controlplane.cli.session import Session
 from controlplane.cli.sse import patiently
-from controlplane.cli.tables import AGE, ID, STATE, Column, Row
+from controlplane.cli.tables import AGE, ID, STATE, Column, Row, trouble_of
 
 # How long to wait until the snapshots for a job that has just ended are written, and between two looks.
 WRITTEN_SECONDS, LOOK_SECONDS = 30.0, 0.5
-TROUBLES_SHOWN = 3
 _MEASURES = ("epoch", "step", "accuracy", "loss")
 
 
@@ -83,18 +82,7 @@ def list_(args: Namespace, session: Session) -> None:
     if args.volume and not page["results"]:
         # Raises CliError if there is no such volume. A deleted one may have snapshots.
         find_volume(session, args.volume)
-    session.output.objects(page, COLUMNS)
-    if not session.output.is_data and session.output.form != "wide":
-        _say_troubles(session, page["results"])
-
-
-def _say_troubles(session: Session, rows: Sequence[Row]) -> None:
-    """Say why the newest of these snapshots failed, or are not taken or deleted yet."""
-    troubled = [row for row in rows if row["status"].get("reason")]
-    for row in troubled[:TROUBLES_SHOWN]:
-        session.output.say(f"{row['name']} {row['status']['state']}: {row['status']['message']}")
-    if len(troubled) > TROUBLES_SHOWN:
-        session.output.say("the others with a problem: yard snapshot list -o wide")
+    session.output.objects(page, COLUMNS, trouble_of)
 
 
 def restore_arguments(parser: Parser) -> None:

@@ -20,7 +20,7 @@ from controlplane.cli.lookup import project_rows, require_name
 from controlplane.cli.parsing import Parser, add_flag, add_timeout, duration_seconds, given, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.sse import patiently
-from controlplane.cli.tables import AGE, ID, STATE, Column, Row
+from controlplane.cli.tables import AGE, ID, STATE, Column, Row, trouble_of
 
 POLL_SECONDS = 0.5
 SHORTEST_PERIOD_SECONDS = 300
@@ -53,6 +53,7 @@ VOLUME_COLUMNS = (
     Column("CLASS", lambda row: row["storage_class"]),
     Column("JOBS", lambda row: ", ".join(job["name"] for job in row["jobs"])),
     AGE,
+    Column("MESSAGE", lambda row: row["status"]["message"], is_wide=True),
     Column("TIER", lambda row: row["service_tier"], is_wide=True),
     ID,
 )
@@ -104,7 +105,7 @@ def list_arguments(parser: Parser) -> None:
 def list_(args: Namespace, session: Session) -> None:
     """List the volumes of the project, or with -A of all projects that the user may view."""
     page = project_rows(session, "volumes", {}, all_projects=args.all_projects)
-    session.output.objects(page, VOLUME_COLUMNS)
+    session.output.objects(page, VOLUME_COLUMNS, trouble_of)
 
 
 def describe_arguments(parser: Parser) -> None:
