@@ -4,6 +4,7 @@
     projects/<id>/objects/ab/<sha256>    a hard link to it: the project has uploaded this content itself
     projects/<id>/trees/<sha256>         the manifest of a complete tree
     projects/<id>/pending/<sha256>       the manifest of a tree whose upload is not complete
+    projects/<id>/spare/<sha256>         the files of a complete tree, for a pod to come (engines/local/spare_code.py)
 
 A project can read only what it uploaded itself, so that knowing a hash gives no access. Files are created
 atomically; one with a size other than its manifest's, as after a power cut, counts as missing.
@@ -44,6 +45,7 @@ class ProjectCode:
     def __init__(self, root: Path, project_id: int) -> None:
         self._shared = root / _OBJECTS
         self._own = root / "projects" / str(project_id)
+        self.spare = self._own / "spare"
 
     def begin(self, entries: Sequence[Entry]) -> str:
         """Store the manifest of a tree to upload, and its link targets; return the tree's hash. Existing
@@ -137,9 +139,9 @@ class ProjectCode:
                 manifest.unlink(missing_ok=True)
 
     def sweep(self, before: float) -> int:
-        """Remove uploads begun before `before` (Unix time) and never completed, and contents that no tree of
-        the project uses; return the number of contents. Contents stored since `before` stay: their tree may
-        be about to be begun."""
+        """Remove uploads begun before `before` (Unix time) and never completed, spare copies from before it, and
+        contents that no tree of the project uses; return the number of contents. Contents stored since `before`
+        stay: their tree may be about to be begun."""
         wanted: set[str] = set()
         # In this order, a tree that `finish` moves meanwhile is still found.
         for folder in (_PENDING, _TREES):
@@ -150,6 +152,9 @@ class ProjectCode:
                 # Completed or removed by another process.
                 with suppress(FileNotFoundError):
                     wanted |= {entry.sha256 for entry in load(manifest.read_bytes())}
+        for copy in _files(self.spare):
+            if _mtime(copy) < before:
+                shutil.rmtree(copy, ignore_errors=True)
         return _remove_unwanted(self._own / _OBJECTS, wanted, before)
 
     def _path_if_kept(self, entry: Entry) -> Path | None:

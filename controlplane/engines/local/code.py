@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from controlplane.engines.base import CODE_MISSING, CODE_NOT_PLACED, CodeSource, EngineRefused
 from controlplane.engines.place_files import Folders, place
+from datasets.code_manifest import Entry
 from datasets.code_store import FOLDER, ContentCorrupt, ProjectCode
 
 
@@ -21,10 +23,8 @@ def place_code(code: CodeSource, state_dir: Path, target: Path) -> None:
         raise EngineRefused(
             CODE_MISSING, "The job's code is no longer stored; submit it again from its directory."
         ) from error
-    folders = Folders(target)
     try:
-        for entry in entries:
-            place(entry.path, entry.kind, store.pieces(entry), folders)
+        place_entries(store, entries, target)
     except ContentCorrupt as error:
         # Removed, so that a new submission uploads the tree instead of finding it stored.
         store.remove([code.tree])
@@ -32,5 +32,14 @@ def place_code(code: CodeSource, state_dir: Path, target: Path) -> None:
     except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
         detail = f"{error.filename} is where a file of the job's code belongs; remove it from the working directory."
         raise EngineRefused(CODE_NOT_PLACED, detail) from error
+
+
+def place_entries(store: ProjectCode, entries: Iterable[Entry], target: Path) -> None:
+    """Write files of a project's code store into `target`, as `place_code` does. Raises ContentCorrupt for a damaged
+    one, and what `place` raises."""
+    folders = Folders(target)
+    try:
+        for entry in entries:
+            place(entry.path, entry.kind, store.pieces(entry), folders)
     finally:
         folders.close()

@@ -24,7 +24,6 @@ from controlplane.engines.base import Capabilities, EngineRefused, NodeReport, P
 from controlplane.engines.defaults import EngineDefaults
 from controlplane.engines.images import command_line
 from controlplane.engines.local import reports
-from controlplane.engines.local.code import place_code
 from controlplane.engines.local.command import LocalProcess
 from controlplane.engines.local.environment import (
     copy_files,
@@ -41,6 +40,7 @@ from controlplane.engines.local.preloading import ForkServers, recipe_for
 from controlplane.engines.local.records import ELASTIC, PodDir, Prepared
 from controlplane.engines.local.shell import LocalShell
 from controlplane.engines.local.shim_start import ShimStarter, is_readable
+from controlplane.engines.local.spare_code import SpareCode
 from controlplane.engines.simulated import check_spec
 from controlplane.logstore.reader import LogPage, read_page
 
@@ -84,6 +84,7 @@ class LocalEngine(EngineDefaults):
         self._final: dict[str, PodReport] = {}
         self._gauges = Gauges()
         self._shims = ShimStarter()
+        self._spare_code = SpareCode(self._state_dir)
         self._fork_servers = ForkServers(self._pods_dir / ".fork-server.err")
         # For an engine that is dropped without `close`.
         weakref.finalize(self, self._shims.close)
@@ -105,6 +106,8 @@ class LocalEngine(EngineDefaults):
         if not pod.path.exists():
             node = next(node for node in nodes if node.name == spec.node)
             self._create(pod, self._prepare(spec, node))
+            if spec.code is not None:
+                self._spare_code.prepare(spec.code)
         # Checked last, because the mark is written before a forgotten pod's directory is removed.
         if self._mark_of_end(pod).exists():
             self._remove(pod)
@@ -302,7 +305,7 @@ class LocalEngine(EngineDefaults):
         own = work_directory(self._state_dir, spec.job_id, spec.rank)
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
         if spec.code is not None:
-            place_code(spec.code, self._state_dir, own)
+            self._spare_code.place(spec.code, own)
         copy_files(image.files, own)
         library = self._state_dir / "lib"
         prepare_library(library, BUILT_IN.parent)
