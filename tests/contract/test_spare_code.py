@@ -128,11 +128,12 @@ def test_the_copy_of_another_tree_is_left(tmp_path: Path, spare: SpareCode, stor
 
 def test_a_directory_that_has_files_keeps_them(tmp_path: Path, spare: SpareCode, store: ProjectCode):
     code = keep(tmp_path)
-    prepare(spare, store, code)
+    copy = prepare(spare, store, code)
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "made").write_text("by the attempt before")
     spare.place(code, tmp_path / "target")
     assert set(os.listdir(tmp_path / "target")) == {"lib", "train.py", "made"}
+    assert copy.exists()
 
 
 def test_pods_that_start_at_once_have_directories_of_their_own(
