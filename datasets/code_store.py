@@ -18,6 +18,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,8 @@ from datasets.code_manifest import LINK, Entry, dump, load, tree_hash
 FOLDER = "code"
 _OBJECTS, _TREES, _PENDING = "objects", "trees", "pending"
 _CHUNK_BYTES = 1 << 20
+# A content that was written or renewed so recently is not renewed.
+_RENEWED_SECONDS = 60.0
 
 
 class ContentCorrupt(Exception):
@@ -45,6 +48,7 @@ class ProjectCode:
     def __init__(self, root: Path, project_id: int) -> None:
         self._shared = root / _OBJECTS
         self._own = root / "projects" / str(project_id)
+        self._objects = os.fspath(self._own / _OBJECTS)
         self.spare = self._own / "spare"
 
     def begin(self, entries: Sequence[Entry]) -> str:
@@ -52,10 +56,13 @@ class ProjectCode:
         contents of the tree are protected from a concurrent `sweep`."""
         digest = tree_hash(entries)
         _write(self._own / _PENDING / digest, dump(entries))
+        renewed = time.time() - _RENEWED_SECONDS
         for entry in entries:
-            if (path := self._path_if_kept(entry)) is not None:
-                with suppress(FileNotFoundError):
-                    os.utime(path)
+            if (found := self._status(entry)) is not None:
+                # A sweep removes only what is hours old, and a tree has thousands.
+                if found.st_ctime < renewed:
+                    with suppress(FileNotFoundError):
+                        os.utime(self._place(entry))
             elif entry.kind == LINK:
                 self.put(entry.sha256, [entry.target.encode()])
         return digest
@@ -74,7 +81,7 @@ class ProjectCode:
 
     def missing(self, entries: Iterable[Entry]) -> dict[str, int]:
         """Return hash -> size of each content that the project lacks."""
-        return {entry.sha256: entry.size for entry in entries if self._path_if_kept(entry) is None}
+        return {entry.sha256: entry.size for entry in entries if self._status(entry) is None}
 
     def put(self, sha256: str, pieces: Iterable[bytes]) -> None:
         """Store a content, given in `pieces`, under its hash for the project, once for all projects. Raises
@@ -157,9 +164,17 @@ class ProjectCode:
                 shutil.rmtree(copy, ignore_errors=True)
         return _remove_unwanted(self._own / _OBJECTS, wanted, before)
 
-    def _path_if_kept(self, entry: Entry) -> Path | None:
-        path = _object(self._own / _OBJECTS, entry.sha256)
-        return path if _has_size(path, entry.size) else None
+    def _status(self, entry: Entry) -> os.stat_result | None:
+        """Return the status of the project's file of a content; None if it lacks it, also if its size is wrong."""
+        try:
+            found = os.stat(self._place(entry))
+        except FileNotFoundError:
+            return None
+        return found if found.st_size == entry.size else None
+
+    def _place(self, entry: Entry) -> str:
+        # As `_object`, without an object for each part: an upload asks for each file of its tree five times.
+        return f"{self._objects}/{entry.sha256[:2]}/{entry.sha256}"
 
 
 def check_content(sha256: str, pieces: Iterable[bytes]) -> None:
@@ -217,13 +232,6 @@ def _files(folder: Path) -> list[Path]:
             return [folder / entry.name for entry in found]
     except FileNotFoundError:
         return []
-
-
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except FileNotFoundError:
-        return False
 
 
 def _mtime(path: Path) -> float:

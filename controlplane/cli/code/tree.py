@@ -86,7 +86,7 @@ def _amount(number: int, unit: str) -> str:
 
 
 def _read(root: str, path: str, memory: _Memory) -> Entry | None:
-    place = os.path.join(root, path)
+    place = f"{root}/{path}"
     try:
         found = os.lstat(place)
         if stat.S_ISREG(found.st_mode):
