@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import tarfile
 from datetime import timedelta
 from typing import Any
@@ -166,6 +167,24 @@ def test_what_is_in_the_way_of_the_lake_is_shown_and_no_fault(api, client, cast,
     monkeypatch.setattr(lake, "read_many", damaged)
     refused = api("ben").get(f"artifacts/{artifact.pk}/pack?start=0&count=1", accept="*/*")
     assert (refused.status, refused.code) == (409, "content_damaged")
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("waiting", "It has no files yet."),
+        ("failed", "It has no files."),
+        ("skipped", "It has no files."),
+    ],
+)
+def test_the_page_of_an_artifact_follows_its_job_in_all_that_depends_on_the_state(client, cast, state, words):
+    artifact = make_artifact(make_job(cast.project, "train1", cast.ben), "model", {"a": "a"})
+    Artifact.objects.filter(pk=artifact.pk).update(state=state, manifest="", message="Why.")
+    client.force_login(cast.ben)
+    page = client.get(f"/artifacts/{artifact.pk}").content.decode()
+    assert f">{words}<" in page
+    live = re.findall(rf'id="([a-z-]+)" data-live="job:{artifact.job_id}"', page)
+    assert live == ["artifact-state", "artifact-actions", "artifact-message", "artifact"]
 
 
 def test_content_that_a_dataset_has_is_stored_once_and_kept_while_one_of_them_needs_it(cast, monkeypatch):
