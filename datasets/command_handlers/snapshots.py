@@ -25,7 +25,8 @@ from datasets.long_work import DATA, Removal, budget_of, refusals
 from datasets.models import Snapshot, Volume
 from datasets.models.volumes import DELETING, READY
 from datasets.pod_quiesce import PodPause, quiesced_by_pod
-from datasets.queries.volumes import claims_volumes, later_writers, writing_jobs, writing_pods
+from datasets.queries.due_snapshots import later_writers
+from datasets.queries.volumes import claims_volumes, writing_jobs, writing_pods
 from datasets.storage.claims import NOT_DELETED
 from datasets.storage.quiesce import LONGEST_PAUSE_SECONDS, Pause, quiesced
 from datasets.storage.volume_files import VolumeFiles

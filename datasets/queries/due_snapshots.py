@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.models import Event
@@ -85,6 +85,21 @@ def preempted_attempts() -> Mapping[Any, Sequence[int]]:
 def known_marks() -> set[tuple[Any, Any, str]]:
     """Return (volume, job, mark) of the watched jobs' events that have a snapshot."""
     return _marks(Snapshot.objects.filter(job__volume_uses__is_watched=True))
+
+
+def later_writers(snapshot: Snapshot) -> list[str]:
+    """Return the names of up to ten jobs that started after the event of the snapshot and may write to its volume."""
+    marks = snapshot.mark.split()
+    ended = {int(mark.partition(":")[2]) for mark in marks if mark.startswith(f"{PREEMPT}:")}
+    if SUCCESS in marks:
+        ended.add(snapshot.attempt)
+    # The snapshot may have been requested some time after the end of an attempt, as by a loop that was away.
+    attempts = Attempt.objects.filter(job=snapshot.job_id, number__in=ended)
+    since = attempts.aggregate(last=Max("ended_at"))["last"] or snapshot.created_at
+    mounts = {"job__volume_uses__volume": snapshot.volume_id, "job__volume_uses__is_read_only": False}
+    begun = Attempt.objects.filter(created_at__gte=min(since, snapshot.created_at), **mounts)
+    others = begun.exclude(job=snapshot.job_id, number__lte=max(ended, default=snapshot.attempt))
+    return list(others.order_by("job__name").values_list("job__name", flat=True).distinct()[:10])
 
 
 def _may_end_with_event(use: VolumeUse) -> bool:

@@ -162,13 +162,6 @@ def writing_jobs(volume: Volume) -> list[str]:
     return _with_pods(volume.uses.filter(is_read_only=False))
 
 
-def later_writers(snapshot: Snapshot) -> list[str]:
-    """Return the names of up to ten jobs that started after the snapshot was requested and may write to its volume."""
-    uses = VolumeUse.objects.filter(volume=snapshot.volume_id, is_read_only=False)
-    started = uses.filter(job__attempts__created_at__gte=snapshot.created_at).order_by("job__name")
-    return list(started.values_list("job__name", flat=True).distinct()[:10])
-
-
 def writing_pods(volume: Volume) -> frozenset[str]:
     """Return the pods that may write to the volume, as "<job id>.<rank>"."""
     uses = volume.uses.filter(

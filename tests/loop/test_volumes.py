@@ -200,6 +200,24 @@ def test_a_snapshot_in_trouble_keeps_a_job_from_its_volume_for_a_minute(plant, h
     assert Snapshot.objects.get(mark="").message == "", "a request has no such moment"
 
 
+def test_a_snapshot_that_was_written_late_names_who_wrote_since_the_event(plant):
+    """Such as after the control plane was away for a minute right after the job's end."""
+    _, first, second = two_jobs_of_a_volume(plant, "success", "preempt")
+    succeed(plant, first)
+    Attempt.objects.filter(job=first).update(
+        reason=PREEMPTED, ended_at=timezone.now() - timedelta(seconds=40)
+    )
+    Job.objects.filter(pk=first.pk).update(finished_at=timezone.now() - timedelta(seconds=31))
+    plant.settle()
+    assert plant.states()["second"] == "running"
+    Attempt.objects.filter(job=second).update(created_at=timezone.now() - timedelta(seconds=20))
+    snapshot_on_events()
+    work()
+    late = Snapshot.objects.get()
+    assert (late.causes, late.consistency) == (["success", "preempt"], "crash")
+    assert late.message == "second began to write to data before this was taken."
+
+
 @pytest.mark.parametrize("events", [["success"], ["preempt"], ["success", "preempt"]])
 def test_a_job_that_failed_leaves_its_volume_at_once_unless_an_event_may_be_due(plant, events):
     volume, first, second = two_jobs_of_a_volume(plant, *events)
