@@ -8,6 +8,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
+from controlplane.loop.wake import listen, stop_listening
 from datasets.actions.snapshot_events import snapshot_on_events
 from datasets.models import Snapshot, Volume
 from datasets.queries.volume_waits import waiting_jobs
@@ -28,7 +29,14 @@ T = TypeVar("T")
 def project(transactional_db):
     make_counters()
     make_cluster()
-    return make_project()
+    # There is no Redis here that carries wake-ups.
+    listen(ignore)
+    yield make_project()
+    stop_listening(ignore)
+
+
+def ignore() -> None:
+    """Do nothing when the loop is woken."""
 
 
 def jobs_of(project, *names: str, volumes: tuple[str, ...] = ("data",), snapshot_on: tuple[str, ...] = ()):
