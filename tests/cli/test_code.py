@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.cli.code import upload
 from controlplane.cli.code.ignore import Ignore
-from controlplane.cli.code.listing import list_files, origin
+from controlplane.cli.code.listing import asked_origin, list_files
 from controlplane.cli.code.tree import Tree, read_tree, too_large
 from controlplane.cli.code.upload import listed
 from controlplane.cli.errors import CliError
@@ -73,7 +73,8 @@ def test_without_git_all_files_are_taken(tmp_path: Path):
     (tmp_path / ".yardignore").write_text("data/*\n!data/keep.txt\n")
     found = list_files(str(tmp_path))
     assert (found.paths, found.commit) == ((".yardignore", "a.py", "data/keep.txt"), "")
-    assert origin(found) == {}
+    with asked_origin(found) as origin:
+        assert origin() == {}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,8 @@ def test_files_that_did_not_change_are_not_read_again(
 def test_what_is_known_of_a_tree_has_no_credentials(repository: Path):
     git(repository, "remote", "add", "origin", "https://ben:secret@example.org/team/repo.git")
     (repository / "train.py").write_text("print(2)\n")
-    known = origin(list_files(str(repository)))
+    with asked_origin(list_files(str(repository))) as origin:
+        known = origin()
     assert (known["branch"], known["is_dirty"], known["repository"]) == (
         "main",
         True,

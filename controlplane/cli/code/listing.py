@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
 
 from controlplane.cli.code.ignore import NAME, Ignore
 from controlplane.cli.errors import USAGE, CliError
@@ -20,8 +21,7 @@ _REVISION = ("rev-parse", "--verify", "-q", "HEAD")
 _LISTING = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard")
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(NamedTuple):
     """The code files of the directory `root`: relative paths with slashes. `commit`: that of git, "" without one.
     `has_untracked`: git does not track some of them; `is_git`: git listed them."""
 
@@ -39,7 +39,11 @@ def list_files(root: str) -> Listing:
     if not os.path.isdir(root):
         raise CliError(f"--code {root}: there is no such directory", USAGE)
     ignore = _ignore(root)
-    with_git = _with_git(root) if shutil.which("git") else None
+    try:
+        with_git = _with_git(root)
+    except (FileNotFoundError, PermissionError):
+        # There is no git.
+        with_git = None
     if with_git is None:
         return Listing(root, tuple(_checked(ignore.kept(sorted(_walk(root, ignore))))))
     paths, untracked, commit = with_git
@@ -47,17 +51,30 @@ def list_files(root: str) -> Listing:
     return Listing(root, tuple(kept), commit, not untracked.isdisjoint(kept), is_git=True)
 
 
-def origin(listing: Listing) -> dict[str, object]:
-    """Return where a listing's files come from, as the server stores it: `commit`, `branch`, `is_dirty`, `diff` and
-    `repository`; {} without git."""
+@contextmanager
+def asked_origin(listing: Listing) -> Iterator[Callable[[], dict[str, object]]]:
+    """Context manager: ask git where a listing's files come from, and yield a function that waits for the answer and
+    returns it as the server stores it: `commit`, `branch`, `is_dirty`, `diff` and `repository`; {} without git. Call it
+    once."""
     if not listing.is_git:
-        return {}
+        yield dict
+        return
     diff = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--relative", "--", ".")
     running = {
         "diff": _git(listing.root, *diff) if listing.commit else None,
         "branch": _git(listing.root, "symbolic-ref", "--short", "-q", "HEAD"),
         "repository": _git(listing.root, "config", "--get", "remote.origin.url"),
     }
+    try:
+        yield partial(_origin, listing, running)
+    finally:
+        for process in filter(None, running.values()):
+            # Ends what still runs, and closes its output.
+            with process:
+                process.kill()
+
+
+def _origin(listing: Listing, running: Mapping[str, subprocess.Popen[bytes] | None]) -> dict[str, object]:
     said = {name: _said(process)[1] if process else b"" for name, process in running.items()}
     text = {name: out.decode(errors="replace").replace("\0", "\ufffd") for name, out in said.items()}
     is_dirty = bool(text["diff"]) or listing.has_untracked

@@ -15,8 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.cli import formats
 from controlplane.cli.code.ignore import NAME
@@ -31,8 +30,7 @@ _SETTLED_NS = 2_000_000_000
 _REMEMBERED_MOST = 64  # directories
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """The code files of a directory. `digest`: the hash in hexadecimal that names the tree on the server."""
 
     root: str

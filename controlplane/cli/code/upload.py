@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from controlplane.cli import formats
-from controlplane.cli.code.listing import Listing, list_files, origin
+from controlplane.cli.code.listing import Listing, asked_origin, list_files
 from controlplane.cli.code.tree import Tree, read_tree, too_large
 from controlplane.cli.errors import ApiError, CliError
 from controlplane.cli.session import Session
@@ -53,6 +53,14 @@ def _is_known(session: Session, tree: Tree, listing: Listing) -> bool:
 def _upload(session: Session, tree: Tree, listing: Listing) -> list[Entry]:
     """Send the files that the server lacks; return them, one per content. Raise CliError if the tree is too large or
     the server computes another hash, ApiError for other refusals."""
+    # Git answers while the server looks for the files.
+    with asked_origin(listing) as origin:
+        missing = _send_missing(session, tree)
+        session.client.post(f"{_path(session, tree)}/commit", origin())
+    return missing
+
+
+def _send_missing(session: Session, tree: Tree) -> list[Entry]:
     client = session.client
     try:
         begun = client.post(f"{session.project_path}/code", {"files": [listed(file) for file in tree.files]})
@@ -69,7 +77,6 @@ def _upload(session: Session, tree: Tree, listing: Listing) -> list[Entry]:
         client.upload(
             f"{_path(session, tree)}/content", partial(_archive, tree, part), size, "application/x-tar"
         )
-    client.post(f"{_path(session, tree)}/commit", origin(listing))
     return missing
 
 
