@@ -14,7 +14,9 @@ from datasets.manifests import Manifest, ManifestInvalid, decode
 from datasets.models import Artifact, DatasetVersion
 from datasets.storage.base import Blocked, ContentMissing, Lake
 from datasets.storage.bucket_config import BucketConfig, why_inside
+from datasets.storage.contents import inode_of
 from datasets.storage.folder import FolderLake
+from datasets.storage.indexed import INDEX
 
 # Limit on the files in cached manifests of a process; about 150 bytes each.
 KEPT_FILES = 2_000_000
@@ -37,8 +39,9 @@ REQUEST_CLIENT: dict[str, Any] = {
 UPLOAD_CLIENT: dict[str, Any] = {"connect_seconds": 3.0, "retry_seconds": 2.5, "retries": 1}
 _is_web = threading.Event()
 _lakes: dict[int, Lake] = {}
-# Identities of the folders of open lakes, by which a disk that was unmounted since is noticed.
-_places: dict[int, tuple[int, int] | None] = {}
+# Identities of the folders of open lakes and of their indexes, by which is noticed that a disk was unmounted since, or
+# that a damaged index was made again.
+_places: dict[int, tuple[int | None, ...] | None] = {}
 _opening: dict[int, threading.Lock] = {}
 # Keyed by project too: a hash must not give access to another project's manifest.
 _manifests: OrderedDict[tuple[int, str], Manifest] = OrderedDict()
@@ -66,14 +69,15 @@ def lake_of(project: Project) -> Lake:
         opening.release()
 
 
-def _place(project: Project) -> tuple[int, int] | None:
-    """Return (device, inode) of the lake's folder, which change if another disk is mounted there; None if there is
-    none."""
+def _place(project: Project) -> tuple[int | None, ...] | None:
+    """Return device and inode of the lake's folder, which change if another disk is mounted there, and the inode of its
+    index; None if there is no folder."""
+    folder = lake_address(str(project.pk))[0]
     try:
-        status = lake_address(str(project.pk))[0].stat()
+        status = folder.stat()
+        return status.st_dev, status.st_ino, inode_of(folder / INDEX)
     except OSError:
         return None
-    return status.st_dev, status.st_ino
 
 
 def in_use(lake: Lake) -> AbstractContextManager[None]:

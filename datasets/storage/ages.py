@@ -4,7 +4,7 @@ can be set."""
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from datasets.storage.contents import ContentIndex, file_errors
+from datasets.storage.contents import ContentIndex
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
@@ -18,13 +18,13 @@ class AgedIndex(ContentIndex):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        with file_errors():
+        with self._errors():
             self._database.executescript(_SCHEMA)
 
     def note(self, keys: Iterable[str], at: float) -> None:
         """Record that the objects with these keys are needed at the time `at` (Unix time). Call it before they
         are stored: if the process is killed, they are known."""
-        with self._lock, file_errors(), self._database:
+        with self._lock, self._errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(key, at) for key in keys]
             self._database.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", rows)
@@ -33,7 +33,7 @@ class AgedIndex(ContentIndex):
     def renew(self, keys: Iterable[str], at: float) -> int:
         """Set the time of the known objects among these keys that are not being removed to `at` (Unix time);
         return their number."""
-        with self._lock, file_errors(), self._database:
+        with self._lock, self._errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(at, key) for key in keys]
             sql = "UPDATE files SET at = ? WHERE key = ? AND key NOT IN (SELECT key FROM removals)"
@@ -42,7 +42,7 @@ class AgedIndex(ContentIndex):
     def begin_removal(self, keys: Iterable[str], before: float) -> list[str]:
         """Mark those of these objects as being removed that were last needed at `before` (Unix time) or earlier;
         return their keys. `drop` and `note` end the mark."""
-        with self._lock, file_errors(), self._database:
+        with self._lock, self._errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             sql = "INSERT OR REPLACE INTO removals SELECT key FROM files WHERE key = ? AND at <= ?"
             return [key for key in keys if self._database.execute(sql, (key, before)).rowcount]
@@ -60,7 +60,7 @@ class AgedIndex(ContentIndex):
 
     def drop(self, keys: Sequence[str]) -> None:
         """Delete the entries of these keys, whose objects were removed from the bucket."""
-        with self._lock, file_errors(), self._database:
+        with self._lock, self._errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             for table in ("files", "removals"):
                 sql = f"DELETE FROM {table} WHERE key = ?"  # noqa: S608  # of the line above

@@ -9,7 +9,7 @@ import errno
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from itertools import chain, islice
 from operator import itemgetter
@@ -29,6 +29,10 @@ _FILE_ERRORS = {
     sqlite3.SQLITE_IOERR: errno.EIO,
     sqlite3.SQLITE_READONLY: errno.EROFS,
 }
+# SQLite's errors for a file that is no database, or whose pages contradict each other.
+_DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+# Code of the Blocked that is raised then.
+INDEX_DAMAGED = "index_damaged"
 # Limit on the parameters of one SQL statement.
 _AT_ONCE = 500
 # Reading the row of a content by its digest takes three times as long as passing over it in a scan. Only for many
@@ -80,16 +84,40 @@ class Files(NamedTuple):
 
 
 class ContentIndex:
-    """The content index of a lake. Safe for several threads and processes. Writing raises Blocked if the file
-    system refuses."""
+    """The content index of a lake. Safe for several threads and processes. Every call raises Blocked if the file system
+    refuses, and INDEX_DAMAGED if the file is no index or is damaged: it has another name then, and the lake makes a
+    new one when it is opened again."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
+        self._path, self._inode = path, inode_of(path)
         self._database = sqlite3.connect(path, timeout=60, check_same_thread=False, isolation_level=None)
-        with file_errors():
+        with self._errors():
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=NORMAL")
             self._database.executescript(_SCHEMA)
+        self._inode = inode_of(path)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            with file_errors():
+                yield
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+                raise
+            self._set_aside()
+            # Imported here: it imports this module for its types.
+            from datasets.storage.base import Blocked
+
+            words = "The index of this storage was damaged, and is made again from what is stored; try again."
+            raise Blocked(INDEX_DAMAGED, words) from error
+
+    def _set_aside(self) -> None:
+        # Another process may have done this, and made a new one.
+        if self._inode == inode_of(self._path):
+            with suppress(FileNotFoundError):
+                self._path.replace(self._path.with_name(f"{self._path.name}.damaged"))
 
     def close(self) -> None:
         """Close the SQLite file."""
@@ -100,7 +128,7 @@ class ContentIndex:
         wanted = set(digests)
         if not self._is_scan(wanted):
             return {row[0] for row in self._found("digest", wanted)}
-        with self._lock:
+        with self._lock, self._errors():
             # Row by row: so many tuples at once would start Python's garbage collector.
             rows = self._database.execute("SELECT digest FROM contents")
             return wanted.intersection(map(itemgetter(0), rows))
@@ -134,7 +162,7 @@ class ContentIndex:
         self._write("REPLACE", located)
 
     def _write(self, conflict: str, located: Sequence[Located]) -> None:
-        with self._lock, file_errors(), self._database:
+        with self._lock, self._errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             numbers = {name: self._number(name) for name in {one.pack for one in located}}
             rows = sorted((one.digest, numbers[one.pack], one.offset, one.size_bytes) for one in located)
@@ -153,7 +181,7 @@ class ContentIndex:
 
     def forget(self, digests: Iterable[bytes]) -> None:
         """Remove the contents with these digests from the index."""
-        with self._lock, file_errors(), self._database:
+        with self._lock, self._errors(), self._database:
             self._begin_removal()
             self._database.executemany(
                 "DELETE FROM contents WHERE digest = ?", [(digest,) for digest in digests]
@@ -161,7 +189,7 @@ class ContentIndex:
 
     def forget_pack(self, name: str) -> None:
         """Remove a pack and its contents from the index."""
-        with self._lock, file_errors(), self._database:
+        with self._lock, self._errors(), self._database:
             self._begin_removal()
             self._database.execute(
                 "DELETE FROM contents WHERE pack = (SELECT id FROM packs WHERE name = ?)", (name,)
@@ -234,7 +262,7 @@ class ContentIndex:
         return found
 
     def _rows(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        with self._lock:
+        with self._lock, self._errors():
             return self._database.execute(sql, values).fetchall()
 
 
@@ -243,6 +271,14 @@ def chunks(values: Iterable[V], size: int) -> Iterator[list[V]]:
     source = iter(values)
     while some := list(islice(source, size)):
         yield some
+
+
+def inode_of(path: Path) -> int | None:
+    """Return a file's inode, None if it does not exist."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 @contextmanager

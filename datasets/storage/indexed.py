@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from datasets.manifests import Diff, Manifest, decode, new_contents
-from datasets.storage.base import UNLIMITED, Budget, Collected, ContentMissing, Verified
-from datasets.storage.contents import WHOLE, ContentIndex, Files, Located, chunks
+from datasets.storage.base import UNLIMITED, Blocked, Budget, Collected, ContentMissing, Verified
+from datasets.storage.contents import INDEX_DAMAGED, WHOLE, ContentIndex, Files, Located, chunks
 from datasets.storage.files import blocked, changed_at, locked
 
+# Name of the index in a lake's folder.
+INDEX = "index.sqlite"
 # Contents per look-up of many.
 _LOCATED_AT_ONCE = 20_000
 # Manifests remembered as complete; a sync needs that of the version before.
@@ -50,11 +52,19 @@ class IndexedLake(ABC, Generic[Index]):
         try:
             for name in folders:
                 (root / name).mkdir(parents=True, exist_ok=True)
-            if not (root / "index.sqlite").exists():
-                self._make_index(root / "index.sqlite", index)
-            self._index = index(root / "index.sqlite")
+            self._index = self._open_index(root / INDEX, index)
         except OSError as error:
             raise blocked(error) from error
+
+    def _open_index(self, path: Path, index: type[Index]) -> Index:
+        if path.exists():
+            try:
+                return index(path)
+            except Blocked as damaged:
+                if damaged.code != INDEX_DAMAGED:
+                    raise
+        self._make_index(path, index)
+        return index(path)
 
     @abstractmethod
     def manifest(self, name: str) -> bytes:

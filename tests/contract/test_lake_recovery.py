@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from datasets.storage.contents import Located
+from datasets.storage.base import Blocked
+from datasets.storage.contents import INDEX_DAMAGED, Located
 from datasets.storage.folder import WHOLE_BYTES, FolderLake
 from tests.datasets import pack_of
 from tests.waiting import patience
@@ -100,6 +101,44 @@ def test_a_process_killed_while_it_makes_the_index_again_leaves_none(filled, mon
     again = FolderLake(filled.root)
     assert not again.lacking(CONTENTS)
     again.close()
+
+
+def test_a_file_that_is_no_index_is_made_again(filled):
+    filled.close()
+    index = filled.root / "index.sqlite"
+    for path in filled.root.glob("index.sqlite-*"):
+        path.unlink()
+    index.write_bytes(b"no database" * 1000)
+    again = FolderLake(filled.root)
+    assert not again.lacking(CONTENTS)
+    again.close()
+    assert (filled.root / "index.sqlite.damaged").read_bytes() == b"no database" * 1000
+
+
+def test_an_index_that_is_damaged_while_it_is_used_is_made_again_by_the_next_that_opens_the_lake(lake):
+    contents = [b"%d" % number for number in range(2000)]
+    lake.put_pack(memoryview(pack_of(*contents)))
+    lake.close()
+    used, other = FolderLake(lake.root), FolderLake(lake.root)
+    digests = [sha256(content).digest() for content in contents]
+    index = lake.root / "index.sqlite"
+    with open(index, "r+b") as file:
+        # All but the page with the schema, which both have read.
+        file.seek(4096)
+        file.write(b"\xff" * (index.stat().st_size - 4096))
+    made: set[int] = set()
+    for one in (used, other):
+        with pytest.raises(Blocked) as damaged:
+            one.lacking(digests)
+        assert damaged.value.code == INDEX_DAMAGED
+        # The second meets the damage after the index was made again, which it leaves as it is.
+        again = FolderLake(lake.root)
+        assert not again.lacking(digests)
+        again.close()
+        made.add(index.stat().st_ino)
+    assert len(made) == 1
+    used.close()
+    other.close()
 
 
 def test_a_lake_that_is_opened_while_its_index_is_made_again_waits(filled, monkeypatch):

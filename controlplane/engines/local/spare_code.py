@@ -19,6 +19,7 @@ from controlplane.engines.base import CodeSource, EngineRefused
 from controlplane.engines.local.code import place_code, place_entries
 from datasets.code_manifest import Entry
 from datasets.code_store import FOLDER, ContentCorrupt, ProjectCode
+from datasets.storage.files import make_spread
 
 # Of one project. A larger tree has no copy: it would take the disk's room for little.
 KEPT_MOST, LARGEST_BYTES = 2, 100 << 20
@@ -72,7 +73,9 @@ class SpareCode:
             with suppress(OSError, EngineRefused):
                 is_small = sum(entry.size for entry in store.entries(code.tree)) <= LARGEST_BYTES
                 if is_small and not (store.spare / code.tree).exists():
-                    own.mkdir(mode=0o700, parents=True)
+                    # Apart from each other, few copies meet inodes that were removed of late.
+                    make_spread(store.spare)
+                    own.mkdir(mode=0o700)
                     place_code(code, self._state_dir, own)
                     own.rename(store.spare / code.tree)
                 _remove_old(store.spare)

@@ -171,3 +171,22 @@ def test_a_request_does_not_wait_long_for_a_collection(
     assert [one.headers["Retry-After"] for one in answers] == ["30"] * 2
     # A client that waits sends the same key again: the refusal must not be its answer for a day.
     assert [api("ben").post(path, body, Idempotency_Key=path).status for path, body in requests] == [201, 200]
+
+
+@pytest.mark.django_db
+def test_a_damaged_index_is_answered_once_and_made_again(api, cast: Cast, own_lakes: Path):
+    """All syncs, lists and verifications of the project failed without a reason until somebody removed the file."""
+    dataset = make_dataset(cast.project, "xray")
+    make_version(dataset, {str(number): f"content {number}" for number in range(2000)})
+    lake = lake_of(cast.project)
+    index = lake.root / "index.sqlite"
+    lake.close()
+    lake_module._lakes.clear()
+    with open(index, "r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (index.stat().st_size - 4096))
+    path = f"versions/{dataset.versions.get().pk}/verify"
+    refused = api("ana").post(path)
+    assert (refused.status, refused.body["code"]) == (503, "index_damaged")
+    assert "made again" in refused.body["detail"]
+    assert api("ana").post(path).status == 200
