@@ -22,8 +22,8 @@ from datasets.storage.contents import Located, Sharing
 
 class Blocked(Exception):
     """Something outside the control plane prevents the operation. `code`: `disk_full`, `not_writable`,
-    `unreachable`, `no_bucket`, `in_use`, `index_damaged`, or one of a storage driver; `detail` says what to do. `is_passing`:
-    a retry may succeed."""
+    `unreachable`, `no_bucket`, `in_use`, `index_damaged`, or one of a storage driver; `detail` says what to do.
+    `is_passing`: a retry may succeed."""
 
     def __init__(self, code: str, detail: str, *, is_passing: bool = True) -> None:
         super().__init__(detail)
