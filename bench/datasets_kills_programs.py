@@ -74,6 +74,7 @@ def sync(moment: Moment, tree: Path, home: Path) -> None:
     found = sync_tree(tree, sink, index=home / "seen", workers=2, report=report)
     assert found.manifest is not None
     assert not found.failed
+    found.remember()
     (home / "manifest").write_bytes(found.manifest.encode())
 
 
