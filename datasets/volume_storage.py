@@ -10,11 +10,9 @@ from controlplane.models import Project
 from datasets.models import Snapshot, Volume
 from datasets.models.volumes import DELETING, READY
 from datasets.queries.volumes import claims_volumes, storage_class_named, storage_of
-from datasets.storage.base import Blocked
+from datasets.storage.base import NOT_MOUNTED, Blocked
+from datasets.storage.files import has_entries
 from datasets.storage.volumes import VolumeStorage
-
-# Code of Blocked: the disk of a storage class's directory is not mounted.
-NOT_MOUNTED = "not_mounted"
 
 
 class ClaimStorage(VolumeStorage, Protocol):
@@ -68,7 +66,7 @@ def _require_disk(project: Project, storage_class: str) -> None:
     rows = _stored(storage_class)
     of_project = [each.filter(project=project) for each in rows]
     # A new directory would fill the disk below the mount point, and be hidden once the disk is mounted.
-    others = () if found.directory.is_dir() and any(found.directory.iterdir()) else rows
+    others = () if has_entries(found.directory) else rows
     if any(each.exists() for each in (*of_project, *others)):
         raise Blocked(
             NOT_MOUNTED,

@@ -21,7 +21,6 @@ from datasets.actions.job_data import ensure_wanted
 from datasets.aging import Aged, too_old
 from datasets.models import Cache, CacheLocation, DatasetUse
 from datasets.queries.caches import (
-    NOT_MOUNTED,
     cache_refusal,
     holds_caches,
     key_of,
@@ -31,7 +30,7 @@ from datasets.queries.caches import (
     wanted_versions,
     without_their_data,
 )
-from datasets.storage.base import Blocked
+from datasets.storage.base import NOT_MOUNTED, Blocked
 from datasets.storage.cache import CacheStore
 from jobs import lifecycle
 from jobs.transitions import Target, send

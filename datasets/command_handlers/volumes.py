@@ -32,11 +32,11 @@ from datasets.long_work import DATA, Removal, budget_of, refusals
 from datasets.models import Volume
 from datasets.models.volumes import DELETING
 from datasets.queries.volumes import VOLUME
-from datasets.storage.base import Budget
+from datasets.storage.base import NOT_MOUNTED, Budget
 from datasets.storage.claims import NOT_PROVISIONED
 from datasets.storage.volume_files import Measured
 from datasets.storage.volumes import VolumeStorage
-from datasets.volume_storage import NOT_MOUNTED, ClaimStorage, storage_of_volume
+from datasets.volume_storage import ClaimStorage, storage_of_volume
 
 MEASURED_SECONDS, MEASURED_FILES = 60.0, 1_000_000
 # How long a driver of Kubernetes may take for a clone or a restore.

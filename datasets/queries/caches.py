@@ -16,12 +16,10 @@ from controlplane.models import Cluster, Project
 from controlplane.notation import some_of
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
 from datasets.queries.code import control_url, data_image, settings_hint
-from datasets.storage.base import Blocked
+from datasets.storage.base import NOT_MOUNTED, Blocked
 from datasets.storage.cache import CacheStore
+from datasets.storage.files import has_entries
 from jobs.lifecycle import FINAL_STATES, QUEUED
-
-# Code of Blocked: the disk of a location's directory is not mounted.
-NOT_MOUNTED = "not_mounted"
 
 UNFINISHED = ~Q(job__state__in=FINAL_STATES)
 
@@ -84,7 +82,7 @@ def _require_disk(location: CacheLocation, directory: Path) -> None:
     there would fill the disk below the mount point, and be hidden once the disk is mounted."""
     place = directory.parent
     is_own = not location.directory and place.is_relative_to(settings.STATE_DIR)
-    if is_own or (place.is_dir() and any(place.iterdir())):
+    if is_own or has_entries(place):
         return
     raise Blocked(
         NOT_MOUNTED,

@@ -12,9 +12,10 @@ from django.conf import settings
 from controlplane.models import Project
 from datasets.manifests import Manifest, ManifestInvalid, decode
 from datasets.models import Artifact, DatasetVersion
-from datasets.storage.base import Blocked, ContentMissing, Lake
+from datasets.storage.base import NOT_MOUNTED, Blocked, ContentMissing, Lake
 from datasets.storage.bucket_config import BucketConfig, why_inside
 from datasets.storage.contents import inode_of
+from datasets.storage.files import has_entries
 from datasets.storage.folder import FolderLake
 from datasets.storage.indexed import INDEX
 
@@ -120,19 +121,15 @@ def _require_disk(project: int, folder: Path) -> None:
     artifacts = Artifact.objects.exclude(manifest="")
     of_project = versions.filter(dataset__project=project), artifacts.filter(project=project)
     # A new folder would hide what was written on the disk once it is mounted.
-    others = () if _has_entries(folder.parent) else (versions, artifacts)
+    others = () if has_entries(folder.parent) else (versions, artifacts)
     if not any(rows.exists() for rows in (*of_project, *others)):
         return
     raise Blocked(
-        "not_mounted",
+        NOT_MOUNTED,
         # Members read this, and the path of the disk is the operators' own.
         f"The directory {folder.name} of TRAINYARD_LAKE_DIR is not there. An operator mounts its disk, or restores it"
         " from its backup; if it is lost, make the directory and sync the datasets with --full.",
     )
-
-
-def _has_entries(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.iterdir())
 
 
 def lake_address(key: str) -> tuple[Path, BucketConfig | None]:

@@ -19,6 +19,9 @@ from typing import Protocol
 from datasets.manifests import Diff, Manifest
 from datasets.storage.contents import Located, Sharing
 
+# Code of Blocked: a directory that was there is not, since its disk is not mounted.
+NOT_MOUNTED = "not_mounted"
+
 
 class Blocked(Exception):
     """Something outside the control plane prevents the operation. `code`: `disk_full`, `not_writable`,

@@ -395,6 +395,11 @@ def libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
+def has_entries(folder: Path) -> bool:
+    """Return whether a directory exists and is not empty."""
+    return folder.is_dir() and any(folder.iterdir())
+
+
 def changed_at(path: Path) -> float:
     """Return the inode's change time (Unix time); 0.0 if the file does not exist."""
     try:
