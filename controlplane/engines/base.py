@@ -42,6 +42,7 @@ POD_LOST = "pod_lost"  # it was started, and the engine is certain that it does 
 PREEMPTED = "preempted"  # by the cluster's own scheduler, for another job
 IMAGE_PULL_FAILED = "image_pull_failed"
 CONTAINER_NOT_CREATED = "container_not_created"  # a missing secret, a volume that cannot be mounted
+NOT_MOUNTED = "not_mounted"  # a volume or dataset is not there: its disk is not mounted
 PULLING_IMAGE = "pulling_image"  # while starting
 POD_UNREADABLE = "pod_unreadable"  # the pod may run, but its object cannot be interpreted
 WAITING_FOR_NODE = "waiting_for_node"  # while starting: the cluster's scheduler has not bound it yet
@@ -75,6 +76,7 @@ DISRUPTIONS = frozenset(
     {
         NODE_LOST, POD_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED, PREEMPTED, NO_SUCH_NODE, NO_SUCH_DEVICE,
         QUOTA_REFUSED, CREDENTIALS_REFUSED, CLUSTER_FAILED, DEFINITION_MISSING,
+        NOT_MOUNTED,
     }
 )  # fmt: skip
 
@@ -188,13 +190,15 @@ class CodeSource:
 
 class Mount(NamedTuple):
     """A directory mounted into a pod at `path`. `source`: a directory of the node, "" with `claim`: the name of a
-    claim, of which `sub_path` is mounted. Serialised to JSON as a list."""
+    claim, of which `sub_path` is mounted. `is_stored`: Trainyard made the directory, a volume or a dataset, so that
+    only its disk can be missing. Serialised to JSON as a list."""
 
     source: str
     path: str
     is_read_only: bool = False
     claim: str = ""
     sub_path: str = ""
+    is_stored: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -414,6 +414,7 @@ POD_REASONS = _table(
         "error",
         _said("Its image could not be pulled; check its name and pull secrets."),
     ),
+    ("not_mounted", "Not mounted", "error", _said("A volume or dataset that it mounts is not there.")),
     ("container_not_created", "No container", "error", _said("Its container could not be created.")),
     ("quota_refused", "Quota refused", "error", _said("A ResourceQuota of the cluster has no room for it.")),
     (

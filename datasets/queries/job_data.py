@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db.models import Count, Q, QuerySet, Sum
 
+from controlplane.engines.base import Mount
 from controlplane.models import Cluster, Node, Project
 from controlplane.models.prepared import prepared
 from datasets.locality import Candidate, Found, Location, choose, choose_other, find, location_of
@@ -330,4 +331,5 @@ def _mounts_from(job: Job, location: CacheLocation | None) -> list[list[Any]]:
         ]
     assert location is not None
     directory = directory_of(location)
-    return [[str(tree_below(directory, each["version_id"])), each["mount_path"], True] for each in datasets]
+    trees = ((str(tree_below(directory, each["version_id"])), each["mount_path"]) for each in datasets)
+    return [list(Mount(source, path, is_read_only=True, is_stored=True)) for source, path in trees]

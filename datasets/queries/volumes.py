@@ -121,7 +121,7 @@ def volume_mount(project: Project, mount: Mapping[str, Any]) -> Mount:
     if claims_volumes(project):
         return Mount("", path, is_read_only, claim_name(mount["volume_id"]))
     source = volume_path(project.pk, mount["storage_class"], mount["volume_id"])
-    return Mount(str(source), path, is_read_only)
+    return Mount(str(source), path, is_read_only, is_stored=True)
 
 
 def volume_path(project_id: int, storage_class: str, volume_id: str) -> Path:

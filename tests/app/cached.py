@@ -32,6 +32,6 @@ def work() -> None:
 
 
 def files_of(job: Job) -> dict[str, str]:
-    [(source, _, is_read_only)] = dataset_mounts(job)[""]
+    [(source, _, is_read_only, *_)] = dataset_mounts(job)[""]
     assert is_read_only
     return {path.name: path.read_text() for path in Path(source).iterdir()}

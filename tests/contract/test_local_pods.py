@@ -303,6 +303,16 @@ def test_a_mount_of_a_directory_that_is_not_there_is_said(case: EngineCase, tmp_
     assert "missing" not in ended.message, "the path on the node is the operators' own"
 
 
+def test_a_pod_whose_volume_or_dataset_is_not_there_ends_without_fault_of_its_job(
+    case: EngineCase, tmp_path: Path
+):
+    stored = Mount(str(tmp_path / "missing"), str(tmp_path / "place"), is_stored=True)
+    ended = case.wait_end(case.start("true", mounts=(stored,)))
+    assert ended.reason == base.NOT_MOUNTED
+    assert ended.reason in base.DISRUPTIONS
+    assert f"Nothing is there to mount at {tmp_path}/place: is its disk mounted?" in ended.message
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs mounts")
 def test_a_missing_mount_point_is_made_in_the_pods_view_alone(case: EngineCase, tmp_path: Path):
     """At the root directory, and below a directory whose other files stay what they are."""

@@ -104,7 +104,7 @@ def test_every_pod_of_an_elastic_job_mounts_the_volumes_directory(plant):
     plant.tick()
     orders = Command.objects.filter(kind="start_pod")
     assert [order.payload["mounts"] for order in orders] == [
-        [[str(directory_of(volume)), "/mnt", True, "", ""]]
+        [[str(directory_of(volume)), "/mnt", True, "", "", True]]
     ] * 2
 
 

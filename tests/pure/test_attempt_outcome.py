@@ -9,7 +9,7 @@ from jobs.kinds.registry import KINDS
 TRAIN = KINDS["train"]
 DISRUPTIONS = (
     "node_lost", "unschedulable", "evicted", "pod_deleted", "no_such_node", "no_such_device", "quota_refused",
-    "credentials_refused", "cluster_failed", "pod_lost", "definition_missing",
+    "credentials_refused", "cluster_failed", "pod_lost", "definition_missing", "not_mounted",
 )  # fmt: skip
 
 

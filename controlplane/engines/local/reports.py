@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime
 
 from controlplane.engines import base
-from controlplane.engines.base import PodReport
+from controlplane.engines.base import Mount, PodReport
 from controlplane.engines.local import processes
 from controlplane.engines.local.mpi import first_error
 from controlplane.engines.local.ports import HOST
@@ -135,11 +135,12 @@ def _leftovers(pod: PodDir, started: StartRecord) -> PodReport:
 def _final(
     pod: PodDir, prepared: Prepared | None, started: StartRecord | None, ended: ExitRecord
 ) -> PodReport:
+    reason = base.NOT_MOUNTED if _lacks_disk(ended, prepared) else ended.reason
     return PodReport(
         pod.name,
         base.SUCCEEDED if ended.exit_code == 0 else base.FAILED,
-        reason=ended.reason,
-        message=_sentence(ended.reason, ended, prepared),
+        reason=reason,
+        message=_sentence(reason, ended, prepared),
         exit_code=ended.exit_code,
         started_at=_time(started.started_ms) if started else None,
         finished_at=_time(ended.finished_ms),
@@ -147,11 +148,25 @@ def _final(
     )
 
 
+def _lacks_disk(ended: ExitRecord, prepared: Prepared | None) -> bool:
+    """Return whether a pod ended before its command because a volume or dataset was not there."""
+    return ended.reason == base.CONTAINER_NOT_CREATED and any(one.is_stored for one in _missing(prepared))
+
+
+def _missing(prepared: Prepared | None) -> list[Mount]:
+    """Return the mounts of a pod whose directory is not there."""
+    mounts = prepared.spec.mounts if prepared else ()
+    return [mount for mount in mounts if not os.path.isdir(mount.source)]
+
+
 def _sentence(reason: str, ended: ExitRecord | None, prepared: Prepared | None) -> str:
     program = prepared.argv[0] if prepared else ""
     code = ended.exit_code if ended else None
     error = os.strerror(ended.errno) if ended and ended.errno else ""
     work_dir = prepared.work_dir if prepared else ""
+    if reason in (base.CONTAINER_NOT_CREATED, base.NOT_MOUNTED):
+        # Only then: a disk that does not answer would delay the reports of all pods that have ended.
+        return f"The pod's mounts could not be made: {error}. {_why_not_mounted(prepared)}"
     error_of_rank = first_error(prepared) if prepared else ""
     sentences = {
         base.COMPLETED: "The command ended with exit code 0.",
@@ -161,7 +176,6 @@ def _sentence(reason: str, ended: ExitRecord | None, prepared: Prepared | None) 
         base.OUT_OF_MEMORY: "The kernel killed the command because the machine was out of memory.",
         base.COMMAND_NOT_FOUND: f"There is no program {program!r} in the pod. Check the command and the image.",
         base.COMMAND_NOT_EXECUTABLE: f"The program {program!r} could not be run: {error}.",
-        base.CONTAINER_NOT_CREATED: f"The pod's mounts could not be made: {error}. {_why_not_mounted(prepared)}",
         base.WORKING_DIR_MISSING: f"The working directory {work_dir!r} could not be entered: {error}.",
         base.SHIM_LOST: "The pod's supervisor was killed, and the pod with it; its exit code is not known.",
         base.NODE_LOST: "The machine restarted while the pod ran; its exit code is not known.",
@@ -170,8 +184,7 @@ def _sentence(reason: str, ended: ExitRecord | None, prepared: Prepared | None) 
 
 
 def _why_not_mounted(prepared: Prepared | None) -> str:
-    mounts = prepared.spec.mounts if prepared else ()
-    if lost := [mount.path for mount in mounts if not os.path.isdir(mount.source)]:
+    if lost := [mount.path for mount in _missing(prepared)]:
         return f"Nothing is there to mount at {', '.join(lost)}: is its disk mounted?"
     return (
         "What is mounted must be a directory of this machine, and so must the mount path, if it exists. An instance"
