@@ -207,11 +207,7 @@ def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, A
     try:
         return (*list_files(volume, directory, after, FILES_SHOWN), "", False)
     except ContentMissing as error:
-        if directory:
-            raise Http404(str(error)) from error
-        if volume.state == CREATING:
-            return [], False, _("Its files are shown once it is ready."), True
-        return [], False, _("Its directory is not there. Is its disk mounted?"), False
+        raise Http404(str(error)) from error
     except Blocked as blocked:
         # A volume that is being made is ready in seconds.
         return [], False, f"{blocked.detail} ({blocked.code})", volume.state == CREATING

@@ -17,7 +17,7 @@ from datasets.models.volumes import READY
 from datasets.previews import media_type
 from datasets.queries.datasets import meant, shown
 from datasets.queries.volumes import claims_volumes, storage_of
-from datasets.storage.base import Blocked, ContentMissing
+from datasets.storage.base import NOT_MOUNTED, Blocked, ContentMissing
 from datasets.storage.trees import OWN
 from datasets.storage.volume_files import Child
 from datasets.storage.volumes import MountedVolumes
@@ -48,8 +48,8 @@ class BeingRead(Exception):
 
 def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
     """Return (at most `limit` entries of a directory after the name `after`, in REST form; whether there are more).
-    Raises ContentMissing if there is no such directory; for a volume that only pods can access also BeingRead, and
-    Blocked if they cannot read it."""
+    Raises ContentMissing if there is no such directory, Blocked if the volume cannot be read; for one that only pods
+    can access also BeingRead."""
     given = directory.strip("/")
     if claims_volumes(volume.project):
         path = given.encode()
@@ -67,9 +67,7 @@ def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[
 def _reading(volume: Volume, path: str, after: str, *, is_file: bool) -> VolumeReading:
     """Return the last reading of a file, or of a directory's names after `after`. Raises BeingRead if there is no
     recent one, ContentMissing or Blocked if it failed, Blocked if the volume is not ready."""
-    if volume.state != READY:
-        words = f"Files can be shown once the volume is ready; it is {volume.state}."
-        raise Blocked("not_ready", words)
+    _require_ready(volume)
     if len(path) > PATH_MOST or len(after) > AFTER_MOST or "\0" in path + after:
         raise ContentMissing("There is no such path in the volume.")
     rows = volume.readings.filter(digest=digest_of(path, after, is_file))
@@ -119,7 +117,17 @@ def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _storage(volume: Volume) -> MountedVolumes:
-    return storage_of(volume.project_id, volume.storage_class)
+    found = storage_of(volume.project_id, volume.storage_class)
+    if not found.path(str(volume.pk)).is_dir():
+        _require_ready(volume)
+        words = f"The directory of {volume.name} is not there: is its disk mounted? An operator mounts it."
+        raise Blocked(NOT_MOUNTED, words)
+    return found
+
+
+def _require_ready(volume: Volume) -> None:
+    if volume.state != READY:
+        raise Blocked("not_ready", f"Its files are shown once {volume.name} is ready; it is {volume.state}.")
 
 
 def _shape(directory: bytes, child: Child) -> dict[str, Any]:

@@ -240,6 +240,13 @@ def test_a_clone_has_the_content_and_is_its_own(api, cast):
     assert read(volume) == {"deep/a.txt": "alpha"}
 
 
+def test_a_volume_whose_disk_is_not_mounted_cannot_be_read(api, cast):
+    volume = make_volume(cast.project, files={"a.txt": "alpha"})
+    directory_of(volume).rename(directory_of(volume).with_name("away"))
+    for about in ("files", "files?directory=sub", "content?path=a.txt"):
+        assert api("vera").get(f"volumes/{volume.pk}/{about}").code == "not_mounted"
+
+
 def test_files_are_listed_and_downloaded_and_nothing_outside_is(api, cast):
     volume = make_volume(
         cast.project, files={"a.txt": "alpha", "sub/page.html": "<script>", "sub/i.png": "png"}

@@ -8,7 +8,7 @@ from datasets.models import Snapshot, Volume
 from datasets.queries.volumes import storage_of
 from jobs.models import Job
 from tests.builders import make_job
-from tests.volumes import make_snapshot, make_volume, read, work
+from tests.volumes import directory_of, make_snapshot, make_volume, read, work
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
 
@@ -72,8 +72,17 @@ def test_the_files_of_a_volume_that_is_being_made_appear_by_themselves(cast, vol
     Volume.objects.update(state="creating")
     storage_of(volume.project_id, volume.storage_class).remove(str(volume.pk))
     page = text(client(cast.vera).get(f"/volumes/{volume.pk}"))
-    assert "Its files are shown once it is ready." in page
+    assert "Its files are shown once data is ready; it is creating." in page
     assert f'id="files" data-live="volume:{volume.pk}" data-again="2"' in page
+
+
+def test_a_volume_whose_disk_is_not_mounted_says_so(cast, volume):
+    directory_of(volume).rename(directory_of(volume).with_name("away"))
+    for about in ("", "?directory=sub"):
+        page = text(client(cast.vera).get(f"/volumes/{volume.pk}{about}"))
+        assert "The directory of data is not there: is its disk mounted?" in page
+    file = client(cast.vera).get(f"/volumes/{volume.pk}/file?path=a.txt")
+    assert (file.status_code, "is its disk mounted?" in text(file)) == (409, True)
 
 
 def test_a_snapshot_is_taken_and_restored_and_its_job_is_offered_on_the_new_volume(cast, volume):
