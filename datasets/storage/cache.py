@@ -25,9 +25,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from datasets.ingest.reader import hash_file
 from datasets.manifests import DIGEST_BYTES, Manifest, ManifestInvalid, decode
 from datasets.storage.base import UNLIMITED, Budget, Lake
+from datasets.storage.checks import is_intact
 from datasets.storage.files import (
     blocked,
     copy_file,
@@ -463,7 +463,7 @@ def _is_damaged(name: bytes, path: Path, checked: set[int]) -> bool:
             if status.st_ino in checked:
                 return False
             checked.add(status.st_ino)
-            return hash_file(file.fileno(), status.st_size) != digest_of(name)
+            return not is_intact(file.fileno(), status.st_size, digest_of(name))
     except FileNotFoundError:
         # The tree is being removed.
         return False

@@ -1,7 +1,9 @@
 """Read and verify the contents of packs and objects from the files alone, without the index."""
 
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -23,21 +25,33 @@ def places_in(path: Path, pack: str) -> list[Located]:
 
 
 def damaged_in(path: Path, located: Sequence[Located]) -> list[Located]:
-    """Return those of `located`, which are in the one file `path`, whose bytes do not match their digests."""
-    damaged = []
+    """Return those of `located`, which are in the one file `path`, whose bytes do not match their digests or cannot be
+    read from the disk."""
     with open(path, "rb", buffering=0) as file:
-        for one in located:
-            if one.pack == WHOLE:
-                found = _hash_whole(file.fileno(), one.size_bytes)
-            else:
-                found = sha256(os.pread(file.fileno(), one.size_bytes, one.offset)).digest()
-            if found != one.digest:
-                damaged.append(one)
-    return damaged
+        return [one for one in located if not _is_intact(file.fileno(), one)]
 
 
-def _hash_whole(descriptor: int, size: int) -> bytes:
+def _is_intact(descriptor: int, located: Located) -> bool:
+    if located.pack == WHOLE:
+        return is_intact(descriptor, located.size_bytes, located.digest)
+    found = b""
+    with read_errors_suppressed():
+        found = sha256(os.pread(descriptor, located.size_bytes, located.offset)).digest()
+    return found == located.digest
+
+
+def is_intact(descriptor: int, size: int, digest: bytes) -> bool:
+    """Return whether an open file has this digest and `size` bytes. False too for one that the disk cannot read."""
+    with read_errors_suppressed(), suppress(FileChanged):
+        return hash_file(descriptor, size) == digest
+    return False
+
+
+@contextmanager
+def read_errors_suppressed() -> Iterator[None]:
+    """Context manager that ends its block at an error of the disk in one place, as of a bad sector; raises others."""
     try:
-        return hash_file(descriptor, size)
-    except FileChanged:
-        return b""
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise

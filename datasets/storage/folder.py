@@ -34,7 +34,7 @@ from datasets.ingest.packs import (
 )
 from datasets.ingest.reader import UNSETTLED, Content, FileChanged, hash_file
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentDamaged, ContentMissing
-from datasets.storage.checks import damaged_in, places_in
+from datasets.storage.checks import damaged_in, places_in, read_errors_suppressed
 from datasets.storage.contents import WHOLE, ContentIndex, Files, Located, Sharing
 from datasets.storage.files import (
     FULL_DISK,
@@ -310,8 +310,8 @@ class FolderLake(IndexedLake[ContentIndex]):
         path = self.path_of(located)
         self._index.forget([located.digest])
         away = self.root / "quarantine" / located.digest.hex()
-        # Another verification moved it, or the file was lost.
-        with suppress(FileNotFoundError):
+        # Another verification moved it, or the file was lost; what the disk cannot read is not kept.
+        with read_errors_suppressed(), suppress(FileNotFoundError):
             if located.pack == WHOLE:
                 os.rename(path, away)
             else:

@@ -15,9 +15,9 @@ from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 
-from datasets.ingest.reader import FileChanged, hash_file
 from datasets.manifests import DIGEST_BYTES, LINK, Entry, Manifest, stays_inside
 from datasets.storage.base import Blocked, Budget, ContentDamaged, ContentMissing, Lake
+from datasets.storage.checks import is_intact
 from datasets.storage.contents import WHOLE, Located, Sharing, chunks
 from datasets.storage.files import READ_ONLY, EarlyFlush, copy_file, make_spread, sync_from
 from datasets.storage.tree_writer import FileWriter
@@ -234,10 +234,8 @@ class TreeFill:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._tree)
         try:
             is_complete = os.fstat(file).st_mode & 0o777 == _mode(name)
-            if is_complete and hash_file(file, self._sizes[name]) == digest_of(name):
+            if is_complete and is_intact(file, self._sizes[name], digest_of(name)):
                 return True
-        except FileChanged:
-            pass
         finally:
             os.close(file)
         self._remove(path)

@@ -1,5 +1,6 @@
 """Damaged contents of caches: how they are found, and repaired in all trees that use them."""
 
+import errno
 import os
 from hashlib import sha256
 
@@ -59,6 +60,25 @@ def test_trees_with_damaged_content_are_named_and_repaired_in_place(lake: Lake, 
     assert sorted(path.name for path in store.tree("v").parent.iterdir()) == ["v", "w"]
 
 
+def test_a_file_that_the_disk_cannot_read_is_damaged(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    manifest = kept(lake, FILES)
+    store.fill("v", lake, manifest)
+    bad = os.stat(store.tree("v") / "large").st_ino
+
+    def read(file: int, size: int) -> bytes:
+        if os.fstat(file).st_ino == bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return hash_file(file, size)
+
+    monkeypatch.setattr("datasets.storage.checks.hash_file", read)
+    assert store.find_damaged({entry.digest for entry in manifest.entries()}) == {"v"}
+    assert store.lacking_bytes(manifest) == len(LARGE)
+    store.fill("v", lake, manifest)
+    assert (store.tree("v") / "large").read_bytes() == LARGE
+
+
 def test_a_tree_is_repaired_after_another_one_brought_its_content(lake: Lake, store: CacheStore):
     manifest = damaged_tree(lake, store)
     store.fill("new", lake, kept(lake, {"same": (FILE, LARGE)}))
@@ -99,7 +119,7 @@ def test_a_tree_that_is_completed_during_a_verification_is_named(
         CacheStore(store.root).fill("new", lake, again)
         return hash_file(file, size)
 
-    monkeypatch.setattr("datasets.storage.cache.hash_file", fill_first)
+    monkeypatch.setattr("datasets.storage.checks.hash_file", fill_first)
     assert store.find_damaged([digest]) == {"v", "new"}
 
 
