@@ -52,21 +52,22 @@ def link_entry(path: str, target: str) -> Entry:
     return Entry(path, LINK, len(content), hashlib.sha256(content).hexdigest(), target)
 
 
-def checked(entries: Sequence[Entry], most_bytes: int) -> tuple[Entry, ...]:
-    """Return the entries sorted as in the manifest. Raises TreeRefused for malformed hashes, sizes and paths, links
-    that leave the tree, conflicting paths, and a tree with no files, too many files or more than `most_bytes`."""
-    if not entries:
+def checked(entries: Sequence[Entry], most_bytes: int, kept: Sequence[Entry] = ()) -> tuple[Entry, ...]:
+    """Return `entries`, and those that are `kept` of an accepted tree, sorted as in the manifest. Raises TreeRefused
+    for malformed hashes, sizes and paths, links that leave the tree, conflicting paths, and a tree with no files, too
+    many files or more than `most_bytes`. Its index is that in `entries`, or more for one that is kept."""
+    tree = [*entries, *kept]
+    if not tree:
         raise TreeRefused("tree_empty", "The tree has no files.")
-    if len(entries) > FILES_MOST:
-        raise TreeRefused("too_many_files", f"The tree has {len(entries):,} files; at most {FILES_MOST:,}.")
-    total = 0
+    if len(tree) > FILES_MOST:
+        raise TreeRefused("too_many_files", f"The tree has {len(tree):,} files; at most {FILES_MOST:,}.")
     for index, entry in enumerate(entries):
         _check_entry(entry, index)
-        total += entry.size
+    total = sum(entry.size for entry in tree)
     if total > most_bytes:
         raise too_large("tree", total, most_bytes)
-    _check_places(entries)
-    return tuple(sorted(entries, key=lambda entry: entry.path.encode()))
+    _check_places(tree)
+    return tuple(sorted(tree, key=lambda entry: entry.path.encode()))
 
 
 def too_large(what: str, total_bytes: int, most_bytes: int) -> TreeRefused:
@@ -82,8 +83,12 @@ def tree_hash(entries: Iterable[Entry]) -> str:
 
 def dump(entries: Iterable[Entry]) -> bytes:
     """Return the manifest of sorted entries, encoded."""
-    lines = (f"{entry.kind} {entry.size} {entry.sha256}\t{entry.path}\0" for entry in entries)
-    return "".join(lines).encode()
+    return "".join(f"{line(entry)}\0" for entry in entries).encode()
+
+
+def line(entry: Entry) -> str:
+    """Return the entry as in the manifest, without the NUL at its end."""
+    return f"{entry.kind} {entry.size} {entry.sha256}\t{entry.path}"
 
 
 def load(manifest: bytes) -> tuple[Entry, ...]:

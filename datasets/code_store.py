@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from datasets.code_manifest import LINK, Entry, dump, load, tree_hash
+from datasets.code_manifest import LINK, Entry, dump, load
 
 # Folder below the state directory.
 FOLDER = "code"
@@ -51,11 +51,12 @@ class ProjectCode:
         self._objects = os.fspath(self._own / _OBJECTS)
         self.spare = self._own / "spare"
 
-    def begin(self, entries: Sequence[Entry]) -> str:
-        """Store the manifest of a tree to upload, and its link targets; return the tree's hash. Existing
-        contents of the tree are protected from a concurrent `sweep`."""
-        digest = tree_hash(entries)
-        _write(self._own / _PENDING / digest, dump(entries))
+    def begin(self, tree: Sequence[Entry], entries: Iterable[Entry]) -> str:
+        """Store the manifest of a tree to upload, and its link targets; return the tree's hash. `entries`: those that
+        are not also of a complete tree. Their existing contents are protected from a concurrent `sweep`."""
+        manifest = dump(tree)
+        digest = hashlib.sha256(manifest).hexdigest()
+        _write(self._own / _PENDING / digest, manifest)
         renewed = time.time() - _RENEWED_SECONDS
         for entry in entries:
             if (found := self._status(entry)) is not None:
@@ -113,6 +114,10 @@ class ProjectCode:
     def has(self, digest: str) -> bool:
         """Return whether the tree is complete."""
         return (self._own / _TREES / digest).exists()
+
+    def is_pending(self, digest: str) -> bool:
+        """Return whether an upload of the tree was begun that lacked files."""
+        return (self._own / _PENDING / digest).exists()
 
     def pieces(self, entry: Entry) -> Iterator[bytes]:
         """Yield a content in pieces, verified. Raises ContentCorrupt, at the latest after the last piece,

@@ -1,7 +1,8 @@
 """Serve requests whose body is too large for memory: check the sender, write the body to a file, then call WSGI.
 
 A sender without the right to upload is refused before any of the body is read, and a body larger than `admit`
-allows is cut off. The view authenticates and authorises again, as for every request.
+allows is cut off. The view authenticates and authorises again, as for every request. Bodies that other routes would
+take too stay in memory: to write them to a file takes longer than most of their requests.
 """
 
 import asyncio
@@ -14,7 +15,13 @@ from typing import BinaryIO, ParamSpec, TypeVar
 from django.db import connections
 
 from controlplane.http.fair_queue import Clients
-from controlplane.http.wsgi_bridge import BodyTooLarge, Disconnected, WsgiApplication, WsgiBridge
+from controlplane.http.wsgi_bridge import (
+    BODY_MOST_BYTES,
+    BodyTooLarge,
+    Disconnected,
+    WsgiApplication,
+    WsgiBridge,
+)
 from controlplane.live.asgi import Receive, Scope, Send, header, problem
 from controlplane.live.client import Refused, sign_in
 from controlplane.live.identity import Identity
@@ -42,7 +49,7 @@ class UploadBridge(WsgiBridge):
         self._folder, self._admit = folder, admit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in BODY_METHODS:
+        if scope["method"] not in BODY_METHODS or _is_small(scope):
             await super().__call__(scope, receive, send)
             return
         try:
@@ -95,6 +102,12 @@ class UploadBridge(WsgiBridge):
                     waiting.clear()
         file.seek(0)
         return size
+
+
+def _is_small(scope: Scope) -> bool:
+    """Return whether the body is announced, and no larger than every other route takes from any sender."""
+    announced = header(scope, b"content-length") or ""
+    return announced.isdecimal() and int(announced) <= BODY_MOST_BYTES
 
 
 def _open_file(folder: Path) -> BinaryIO:

@@ -1,7 +1,8 @@
 """Verbs on code trees. Files are stored outside of transactions; the row is created once all files of a tree
 are stored."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from django.conf import settings
@@ -15,7 +16,7 @@ from controlplane.fields import FieldError
 from controlplane.models import Event, Project
 from datasets.code_archive import MOST_BESIDE, MOST_PER_FILE, ArchiveRefused, read_archive
 from datasets.code_manifest import Entry, TreeRefused, checked, tree_hash
-from datasets.code_store import ContentDiffers, check_content
+from datasets.code_store import ContentDiffers, ProjectCode, check_content
 from datasets.models import CodeTree
 from datasets.queries.code import SCHEME, code_of
 
@@ -23,18 +24,72 @@ DIFF_MOST_CHARACTERS = 256 * 1024
 
 
 def begin_upload(
-    project: Project, entries: Sequence[Entry], *, is_dry_run: bool = False
+    project: Project,
+    entries: Sequence[Entry],
+    *,
+    parent: str = "",
+    removed: Collection[str] = (),
+    contents: Sequence[bytes] = (),
+    is_dry_run: bool = False,
 ) -> tuple[str, dict[str, int]]:
     """Store the file list of a tree that is to be uploaded. Return the tree's digest, and (hash -> size in bytes)
-    of the contents that the project lacks. `is_dry_run`: store nothing. Raises Invalid for a tree that is not
-    accepted."""
-    try:
-        tree = checked(entries, settings.CODE_MOST_BYTES)
-    except TreeRefused as refused:
-        pointer = "/files" if refused.index is None else f"/files/{refused.index}"
-        raise Invalid(FieldError(pointer, refused.code, refused.detail)) from refused
+    of the contents that the project lacks. `parent`: digest of a complete tree, whose files are kept except those at
+    the paths of `entries` and in `removed`. `contents`: contents of entries, stored at once. `is_dry_run`: store
+    nothing. Raises Invalid for a tree that is not accepted and for contents that are not in it, Conflict if there is
+    no such parent."""
     store = code_of(project)
-    return tree_hash(tree) if is_dry_run else store.begin(tree), store.missing(tree)
+    kept = _kept(store, parent, {entry.path for entry in entries}, removed)
+    try:
+        tree = checked(entries, settings.CODE_MOST_BYTES, kept)
+    except TreeRefused as refused:
+        is_listed = refused.index is not None and refused.index < len(entries)
+        pointer = f"/files/{refused.index}" if is_listed else "/files"
+        raise Invalid(FieldError(pointer, refused.code, refused.detail)) from refused
+    sent = _by_hash(contents, entries)
+    digest = tree_hash(tree) if is_dry_run else store.begin(tree, entries)
+    missing = store.missing(entries)
+    for sha256 in missing.keys() & sent.keys():
+        if not is_dry_run:
+            store.put(sha256, [sent[sha256]])
+        del missing[sha256]
+    # From now on the tree's own list protects the files that are kept. Until here the parent's did.
+    if parent and not store.has(parent):
+        raise _parent_unknown()
+    if not missing and not is_dry_run:
+        store.finish(digest)
+    return digest, missing
+
+
+def _kept(store: ProjectCode, parent: str, replaced: set[str], removed: Collection[str]) -> list[Entry]:
+    """Return the entries of the tree `parent` (its digest, "" for none) whose paths are neither `replaced` nor
+    `removed`."""
+    try:
+        entries = store.entries(parent) if parent else ()
+    except FileNotFoundError as error:
+        raise _parent_unknown() from error
+    if unknown := set(removed).difference(entry.path for entry in entries):
+        raise invalid("/removed", "not_in_parent", f"The parent has no file {min(unknown)[:200]!r}.")
+    gone = replaced.union(removed)
+    return [entry for entry in entries if entry.path not in gone]
+
+
+def _parent_unknown() -> Conflict:
+    detail = (
+        "The project has no such tree, or it was removed; send the whole list of files, without a parent."
+    )
+    return Conflict("parent_unknown", detail)
+
+
+def _by_hash(contents: Iterable[bytes], entries: Iterable[Entry]) -> dict[str, bytes]:
+    sizes = {entry.sha256: entry.size for entry in entries}
+    sent = {hashlib.sha256(content).hexdigest(): content for content in contents}
+    for sha256, content in sent.items():
+        if sizes.get(sha256) != len(content):
+            detail = (
+                f"A content with the hash {sha256} is of no file in the list; it changed while it was read."
+            )
+            raise invalid("/contents", "content_differs", detail)
+    return sent
 
 
 def upload_room(project: Project, digest: str) -> int:
@@ -65,8 +120,8 @@ def receive_files(
 def uploaded_files(project: Project, digest: str) -> tuple[Entry, ...]:
     """Return the files of an uploaded tree, for `commit_tree`. Looks at each on the disk: call it outside of
     transactions. Raises Conflict for a tree whose upload was not begun, and while files are missing."""
-    entries = _begun(project, digest)
-    if missing := code_of(project).missing(entries):
+    store, entries = code_of(project), _begun(project, digest)
+    if store.is_pending(digest) and (missing := store.missing(entries)):
         raise Conflict("tree_incomplete", f"{len(missing)} files of the tree are missing; upload them first.")
     return entries
 

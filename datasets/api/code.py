@@ -3,6 +3,7 @@
 Bodies come through controlplane.http.upload_bridge (see datasets.api.uploads): views get them as files.
 """
 
+from base64 import b64decode
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -41,6 +42,7 @@ from datasets.queries.code import SCHEME, code_of, digest_of, find_tree, tree_de
 
 MANIFEST_MOST_BYTES = 8 << 20
 LISTED_MOST = 1000
+_BASE64 = {"type": "string", "contentEncoding": "base64"}
 TAR = "application/x-tar"
 
 
@@ -75,12 +77,41 @@ def _entry(value: Any) -> Entry:
     return file_entry(value["path"], size, sha256, is_executable=is_executable)
 
 
+def _content(value: Any) -> bytes:
+    try:
+        return b64decode(value, validate=True)
+    except (TypeError, ValueError) as error:
+        raise Refused("not_base64", "Give the content of a file in base64.") from error
+
+
+def _digest(value: Any) -> str:
+    digest = digest_of(value) if isinstance(value, str) else None
+    if digest is None:
+        raise Refused("not_a_tree", "A tree is named sha256: and 64 lower-case hexadecimal digits.")
+    return digest
+
+
 BEGIN = {
     "files": BodyField(
         fields.listed(_entry, FILES_MOST),
         {**listed(ref("CodeEntry")), "maxItems": FILES_MOST},
         is_required=True,
-    )
+    ),
+    "parent": BodyField(
+        _digest, {**STRING, "description": "A tree of the project whose other files are kept."}
+    ),
+    "removed": BodyField(
+        fields.listed(fields.text(PATH_MOST_BYTES), FILES_MOST),
+        {**listed(STRING), "maxItems": FILES_MOST, "description": "Paths of the parent that are not kept."},
+    ),
+    "contents": BodyField(
+        fields.listed(_content, FILES_MOST),
+        {
+            **listed(_BASE64),
+            "maxItems": FILES_MOST,
+            "description": "Contents of `files` that need not be sent later.",
+        },
+    ),
 }
 _name = fields.text(255)
 COMMIT = {
@@ -109,7 +140,7 @@ class ProjectCodeTrees(ApiView):
         return paged(call, rows, TREES, fetch=_fetch, shape=_shape)
 
     @operation(
-        "Begin the upload of a tree by sending its list of files",
+        "Begin the upload of a tree by sending its list of files, or what differs from a tree that is known",
         answer=ref("CodeUpload"),
         body=BEGIN,
         query={"dry_run": DRY_RUN},
@@ -117,7 +148,8 @@ class ProjectCodeTrees(ApiView):
     )
     def post(self, call: Call, name: str) -> Answer:
         project = project_for(call.actor, name, needed=Role.MEMBER)
-        digest, missing = begin_upload(project, call.body["files"], is_dry_run=call.is_dry_run)
+        changes = {name: value for name, value in call.body.items() if name != "files"}
+        digest, missing = begin_upload(project, call.body["files"], **changes, is_dry_run=call.is_dry_run)
         return _upload(digest, missing)
 
 

@@ -95,7 +95,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
             size = int(self.headers.get("Content-Length") or 0)
             raw = self.rfile.read(size)
             parts = urlsplit(self.path)
-            is_json = "octet-stream" not in self.headers.get("Content-Type", "")
+            is_json = "json" in self.headers.get("Content-Type", "")
             asked = Asked(
                 self.command,
                 parts.path,

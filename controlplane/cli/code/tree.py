@@ -13,11 +13,11 @@ import stat
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from controlplane.cli import formats
+from controlplane.cli.code.cache import cache_path, write_cache
 from controlplane.cli.code.ignore import NAME
 from controlplane.cli.code.listing import Listing
 from controlplane.cli.errors import USAGE, CliError
@@ -26,8 +26,6 @@ from datasets.code_manifest import FILES_MOST, Entry, file_entry, link_entry, st
 # A file that changed so shortly before it was hashed may change again within the same tick of the file
 # system's clock, so its hash is not cached.
 _SETTLED_NS = 2_000_000_000
-# Older caches are deleted: every directory that was ever uploaded would leave one.
-_REMEMBERED_MOST = 64  # directories
 
 
 class Tree(NamedTuple):
@@ -114,10 +112,7 @@ class _Memory:
     """The cached hashes of one directory's files, in a file of the user's cache directory."""
 
     def __init__(self, root: str, environ: dict[str, str]) -> None:
-        base = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        # Paths of directories need not be Unicode.
-        name = hashlib.sha256(os.path.realpath(root).encode(errors="surrogateescape")).hexdigest()[:24]
-        self._path = os.path.join(base, "trainyard", "code", f"{name}.json")
+        self._path = cache_path(environ, "code", os.path.realpath(root), ".json")
         self._known: dict[str, list[Any]] = {}
         self._now: dict[str, list[Any]] = {}
         self._is_changed = False
@@ -149,19 +144,4 @@ class _Memory:
         """Write the cache if it changed; errors are ignored."""
         if not self._is_changed and len(self._now) == len(self._known):
             return
-        folder = os.path.dirname(self._path)
-        # Without a cache the next run only hashes all files again.
-        with suppress(OSError):
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            # Written aside and renamed: two runs in the same directory may save at once.
-            fresh = f"{self._path}.{os.getpid()}"
-            with open(fresh, "w", encoding="utf-8") as file:
-                json.dump(self._now, file)
-            os.replace(fresh, self._path)
-            _forget_oldest(folder)
-
-
-def _forget_oldest(folder: str) -> None:
-    found: Iterable[os.DirEntry[str]] = sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime)
-    for entry in list(found)[:-_REMEMBERED_MOST]:
-        os.unlink(entry.path)
+        write_cache(self._path, json.dumps(self._now).encode())

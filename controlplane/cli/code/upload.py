@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 from controlplane.cli import formats
+from controlplane.cli.code.change import Change, LastUpload
 from controlplane.cli.code.listing import Listing, asked_origin, list_files
 from controlplane.cli.code.tree import Tree, read_tree, too_large
 from controlplane.cli.errors import ApiError, CliError
@@ -17,7 +19,11 @@ from datasets.code_manifest import EXECUTABLE, LINK, Entry
 TRIES = 3
 # Limit on the files of one request, in bytes.
 PART_BYTES = 32 << 20
+# Contents of at most as many bytes in all go with the list of files.
+AT_ONCE_BYTES = 256 << 10
 _BLOCK = 512
+# Files changed while they were sent, or the server lacks a tree, or a file of it, that was uploaded before.
+_TRIED_AGAIN = ("content_differs", "parent_unknown", "tree_incomplete")
 _TOO_LARGE = ("tree_too_large", "too_many", "too_many_files", "body_too_large")
 
 
@@ -26,15 +32,19 @@ def bring_code(session: Session, root: str, environ: dict[str, str]) -> dict[str
     Repeats that if files change meanwhile. Raise CliError as `list_files` and `read_tree`, and if the server refuses
     the tree."""
     root = os.path.abspath(os.path.expanduser(root))
+    last = LastUpload(session, root, environ)
     for attempt in range(1, TRIES + 1):
         listing = list_files(root)
         tree = read_tree(listing, environ)
         try:
-            sent = None if _is_known(session, tree, listing) else _upload(session, tree, listing)
+            is_known = not last.differs_from(tree) and _is_known(session, tree, listing)
+            sent = [] if is_known else _upload(session, tree, listing, last.change_to(tree))
         except ApiError as refused:
-            if refused.code != "content_differs" or attempt == TRIES:
+            if refused.code not in _TRIED_AGAIN or attempt == TRIES:
                 raise
+            last.forget()
             continue
+        last.remember(tree)
         session.output.say(_summary(tree, listing, sent))
         return {"tree": f"sha256:{tree.digest}", "commit": listing.commit}
     raise AssertionError("the last attempt raises or returns")
@@ -50,34 +60,44 @@ def _is_known(session: Session, tree: Tree, listing: Listing) -> bool:
     return True
 
 
-def _upload(session: Session, tree: Tree, listing: Listing) -> list[Entry]:
-    """Send the files that the server lacks; return them, one per content. Raise CliError if the tree is too large or
-    the server computes another hash, ApiError for other refusals."""
+def _upload(session: Session, tree: Tree, listing: Listing, change: Change) -> list[Entry]:
+    """Send what has changed and the server lacks; return the files sent, one per content. Raise CliError if the tree
+    is too large or the server computes another hash, ApiError for other refusals."""
     # Git answers while the server looks for the files.
     with asked_origin(listing) as origin:
-        missing = _send_missing(session, tree)
+        sent = _send_missing(session, tree, change)
         session.client.post(f"{_path(session, tree)}/commit", origin())
-    return missing
+    return sent
 
 
-def _send_missing(session: Session, tree: Tree) -> list[Entry]:
-    client = session.client
+def _send_missing(session: Session, tree: Tree, change: Change) -> list[Entry]:
+    client, files = session.client, {file.sha256: file for file in change.files if file.kind != LINK}
+    small = list(files.values()) if sum(file.size for file in files.values()) <= AT_ONCE_BYTES else []
     try:
-        begun = client.post(f"{session.project_path}/code", {"files": [listed(file) for file in tree.files]})
+        begun = client.post(f"{session.project_path}/code", _begin(tree, change, small))
     except ApiError as refused:
         if refused.code in _TOO_LARGE:
             raise too_large(tree, refused.message) from refused
         raise
     if begun["tree"] != f"sha256:{tree.digest}":
         raise CliError(f"the server calls this tree {begun['tree']}: it is of another version than this yard")
-    wanted = set(begun["missing"])
-    missing = list({file.sha256: file for file in tree.files if file.sha256 in wanted}.values())
+    missing = [files[sha256] for sha256 in begun["missing"]]
     for part in _parts(missing):
         size = sum(_padded(file.size) + _BLOCK for file in part) + 2 * _BLOCK
         client.upload(
             f"{_path(session, tree)}/content", partial(_archive, tree, part), size, "application/x-tar"
         )
-    return missing
+    return small or missing
+
+
+def _begin(tree: Tree, change: Change, small: Sequence[Entry]) -> dict[str, object]:
+    """Return the body of the request that begins an upload, with the contents of the `small` files."""
+    body: dict[str, object] = {"files": [listed(file) for file in change.files]}
+    if change.parent:
+        body |= {"parent": f"sha256:{change.parent}", "removed": change.removed}
+    if small:
+        body["contents"] = [b64encode(_content(tree.root, file)).decode() for file in small]
+    return body
 
 
 def listed(file: Entry) -> dict[str, object]:
@@ -134,7 +154,7 @@ def _padded(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
-def _summary(tree: Tree, listing: Listing, sent: list[Entry] | None) -> str:
+def _summary(tree: Tree, listing: Listing, sent: list[Entry]) -> str:
     of = f" of {listing.commit[:10]}" if listing.commit else ""
     what = f"code{of}: {formats.counted_files(len(tree.files))}, {formats.size(tree.size_bytes)}"
     if not sent:

@@ -1,5 +1,6 @@
 """Code trees over REST: sent once, found again by their hash, and by nobody who has not had the files."""
 
+import base64
 import io
 import tarfile
 from collections.abc import Callable
@@ -78,6 +79,79 @@ def test_one_changed_file_is_all_that_is_sent(api: AsPerson):
     upload(ben)
     changed = {**FILES, "train.py": b"print('epoch 2')\n"}
     assert begin(ben, listed(changed)).body["missing"] == [sha256(changed["train.py"])]
+
+
+def test_a_tree_is_told_by_what_differs_from_its_parent(api: AsPerson):
+    ben = api("ben")
+    parent = upload(ben)
+    lib, new = b"LR = 0.2\n", b"new\n"
+    told = {"parent": parent, "files": listed({"lib/util.py": lib, "new.py": new}), "removed": ["train.py"]}
+    sent = {**told, "contents": [base64.b64encode(content).decode() for content in (lib, new)]}
+    whole = begin(ben, listed({"lib/util.py": lib, "new.py": new})).body["tree"]
+    assert sorted(ben.post(CODE, told).body["missing"]) == sorted([sha256(lib), sha256(new)])
+    assert ben.post(f"{CODE}?dry_run=true", sent).body == {"tree": whole, "missing": []}
+    assert len(ben.post(CODE, told).body["missing"]) == 2
+    assert ben.post(CODE, sent).body == {"tree": whole, "missing": []}
+    assert ben.post(f"{CODE}/{whole}/commit", {}).status == 201
+    shown = ben.get(f"{CODE}/{whole}/files").body["results"]
+    assert [file["path"] for file in shown] == ["lib/util.py", "new.py"]
+    assert ben.get(f"{CODE}/{parent}").status == 200
+
+
+def test_a_tree_may_be_its_parent_under_another_commit(api: AsPerson):
+    ben = api("ben")
+    parent = upload(ben, commit="one")
+    assert ben.post(CODE, {"parent": parent, "files": []}).body == {"tree": parent, "missing": []}
+    assert ben.post(f"{CODE}/{parent}/commit", {"commit": "two"}).status == 201
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "pointer"),
+    [
+        ({"removed": ["none.py"]}, "not_in_parent", "/removed"),
+        ({"removed": ["train.py", "lib/util.py"]}, "tree_empty", "/files"),
+        ({"files": listed({"train.py/below": b"x"})}, "below_a_file", "/files/0"),
+        ({"files": listed({"lib": b"x"})}, "below_a_file", "/files"),
+        ({"files": listed({"../up": b"x"})}, "bad_path", "/files/0"),
+        ({"contents": ["eA=="]}, "content_differs", "/contents"),
+        ({"contents": ["?"]}, "not_base64", "/contents/0"),
+        ({"contents": [1]}, "not_base64", "/contents/0"),
+        ({"parent": "sha256:12"}, "not_a_tree", "/parent"),
+        ({"parent": None}, "not_a_tree", "/parent"),
+    ],
+)
+def test_changes_that_are_refused(api: AsPerson, changed: Any, code: str, pointer: str):
+    ben = api("ben")
+    refused = ben.post(CODE, {"parent": upload(ben), "files": [], **changed})
+    assert (refused.status, refused.pointers) == (400, [pointer])
+    assert refused.body["errors"][0]["code"] == code
+
+
+def test_a_parent_is_a_complete_tree_of_the_project(api: AsPerson, cast: Cast):
+    ben, other = api("ben"), make_tree(cast.project, FILES)
+    sent = {"files": listed({"new.py": b"new"}), "parent": other}
+    assert (refused := api("chi").post("projects/team-b/code", sent)).code == "parent_unknown"
+    assert refused.status == 409
+    begun = begin(ben, listed({"a.py": b"a"})).body["tree"]
+    assert ben.post(CODE, {**sent, "parent": begun}).code == "parent_unknown"
+    without = ben.post(CODE, {"files": listed({"new.py": b"new"}), "removed": ["train.py"]})
+    assert (without.status, without.pointers) == (400, ["/removed"])
+
+
+def test_a_parent_that_is_removed_meanwhile_protects_nothing(
+    api: AsPerson, cast: Cast, monkeypatch: pytest.MonkeyPatch
+):
+    ben = api("ben")
+    parent = upload(ben)
+    begun = ProjectCode.begin
+
+    def removed_first(store: ProjectCode, *args: Any) -> str:
+        store.remove([parent.removeprefix("sha256:")])
+        return begun(store, *args)
+
+    monkeypatch.setattr(ProjectCode, "begin", removed_first)
+    refused = ben.post(CODE, {"parent": parent, "files": listed({"new.py": b"new"})})
+    assert (refused.status, refused.code) == (409, "parent_unknown")
 
 
 def test_a_tree_under_another_commit_is_another_row_of_the_same_files(api: AsPerson):

@@ -43,6 +43,7 @@ VALID: dict[str, dict[str, Any]] = {
     "caches": {"version_id": "00000000-0000-4000-8000-000000000000"},
     "cache-locations": {"name": "fast", "cluster": "memory", "node_pools": ["default"]},
     "login": {"username": "ben", "password": "wrong"},
+    "projects/{name}/code": {"files": [{"path": "a.py", "size": 1, "hash": "ab" * 32}]},
     "tokens": {"name": "ci"},
     "users": {"username": "dan"},
     "clusters": {
