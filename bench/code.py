@@ -89,11 +89,15 @@ def submitter(environment: dict[str, str], stamps: Path) -> Callable[[str, list[
 
 
 def make_repository(root: Path) -> None:
-    """Commit FILES random files to a new git repository."""
+    """Commit FILES random files to a new git repository. They are an hour old: git reads all files that are as new as
+    its index again."""
+    an_hour_ago = time.time() - 3600
     for number in range(FILES):
         folder = root / f"folder-{number % FOLDERS}"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"file-{number}.py").write_bytes(os.urandom(FILE_BYTES))
+        file = folder / f"file-{number}.py"
+        file.write_bytes(os.urandom(FILE_BYTES))
+        os.utime(file, (an_hour_ago, an_hour_ago))
     identity = ("-c", "user.name=bench", "-c", "user.email=bench@example.org")
     for words in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "files")):
         subprocess.run(["git", *words], cwd=root, check=True, capture_output=True)
