@@ -19,6 +19,7 @@ from typing import Any
 from controlplane.cli import formats
 from controlplane.cli.errors import FAILED, NOT_FOUND, UNREACHABLE, ApiError, CliError, exit_code_of
 from controlplane.cli.session import Session
+from controlplane.unsafe_text import visible
 from datasets.ingest.engine import Synced, forget_index, sync_tree
 from datasets.ingest.listing import Listing
 from datasets.ingest.nearby import machine_mark, sink_nearby
@@ -184,7 +185,7 @@ def _read(
         meter.end()
     if found.failed:
         named = "\n".join(
-            f"  {os.fsdecode(path)}: {in_words(why)}" for path, why in found.failed[:NAMED_MOST]
+            f"  {visible(os.fsdecode(path))}: {in_words(why)}" for path, why in found.failed[:NAMED_MOST]
         )
         more = f"\n  and {len(found.failed) - NAMED_MOST} more" if len(found.failed) > NAMED_MOST else ""
         raise CliError(

@@ -114,7 +114,8 @@ def _cell_text(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return visible(f"{value:g}" if isinstance(value, float) else str(value))
+    # A tab would move the rest of its row.
+    return visible(f"{value:g}" if isinstance(value, float) else str(value)).replace("\t", "^I")
 
 
 def _padded(cell: str, width: int, column: Column) -> str:

@@ -183,6 +183,18 @@ def test_a_sync_names_the_versions_that_the_directory_never_was(server, yard, tm
     assert words.format(5, 9, "versions 6 to 8") in synced(8)
 
 
+def test_a_file_name_cannot_forge_a_line_of_a_diff(server, yard):
+    dataset = {"id": "d1", "name": "xray", "project": "team-a", "latest": 2, "latest_id": "v2"}
+    server.on("GET", "datasets", {"results": [dataset]})
+    for number in (1, 2):
+        server.on("GET", f"datasets/d1/versions/{number}", {"id": f"v{number}", "number": number})
+    counts = {"added": 1, "removed": 0, "changed": 0}
+    found = {"added": ["a\n- model.pt"], "removed": [], "changed": [], "counts": counts}
+    server.on("GET", "versions/v2/diff", found)
+    ran = yard("dataset", "diff", "xray", "1", "2")
+    assert (ran.code, ran.out) == (0, "+ a^J- model.pt\n"), ran.err
+
+
 @pytest.mark.parametrize(
     ("changed", "removed", "lost"), [(1, 2, "3 of its files"), (0, 1, "1 of its files"), (0, 0, "")]
 )

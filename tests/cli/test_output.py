@@ -208,10 +208,10 @@ def test_no_ansi_when_not_on_a_terminal(server, yard_process, monkeypatch):
 
 
 def test_a_table_cell_cannot_move_the_cursor_or_break_a_line(server, yard):
-    evil = job(state="queued", reason={"code": "x", "message": f"a\r\n{ESCAPE}]0;title\x07b\u202ec"})
+    evil = job(state="queued", reason={"code": "x", "message": f"a\t\r\n{ESCAPE}]0;title\x07b\u202ec"})
     server.on("GET", "projects/team-a/jobs", page(evil))
     ran = yard("list", "jobs")
-    assert "a^M^J^[]0;title^Gb<202e>c" in ran.out
+    assert "a^I^M^J^[]0;title^Gb<202e>c" in ran.out
     assert len(ran.out.splitlines()) == 2
 
 

@@ -15,6 +15,7 @@ from controlplane.cli.errors import NOT_FOUND, USAGE, ApiError, CliError, requir
 from controlplane.cli.parsing import Parser, add_flag, directory_path, given, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.tables import AGE, FILES, ID, Column, Row
+from controlplane.unsafe_text import visible
 
 if TYPE_CHECKING:
     from controlplane.cli.dataset_sync import Binding
@@ -149,7 +150,7 @@ def sync(args: Namespace, session: Session) -> None:
         dataset, newest, found = _send(args, session, listing, binding)
     for skipped in found.skipped[:SKIPPED_SHOWN]:
         path = skipped.path.decode(errors="backslashreplace")
-        session.output.say(f"left out {path}: {in_words(skipped.reason)}")
+        session.output.say(f"left out {visible(path)}: {in_words(skipped.reason)}")
     if len(found.skipped) > SKIPPED_SHOWN:
         session.output.say(f"left out {len(found.skipped) - SKIPPED_SHOWN:,} more")
     if found.manifest is None:
@@ -292,7 +293,7 @@ def diff(args: Namespace, session: Session) -> None:
         return
     for mark, sort in (("+", "added"), ("-", "removed"), ("~", "changed")):
         for path in found[sort]:
-            session.output.line(f"{mark} {path}")
+            session.output.line(f"{mark} {visible(path)}")
         if (more := found["counts"][sort] - len(found[sort])) > 0:
             session.output.line(f"{mark} and {more:,} more")
     counts = found["counts"]
