@@ -26,7 +26,7 @@ from datasets.ingest.worker import WorkerFailed
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation
-from datasets.queries.caches import free_bytes, key_of, needed_versions
+from datasets.queries.caches import free_bytes, free_on_disk, key_of, needed_versions
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 from datasets.storage.claims import CLAIM_DELETED, CLAIM_LOST, CacheClaim, cache_claim_name
@@ -277,13 +277,14 @@ def _make_room(cache: Cache, store: Caches, manifest: Manifest) -> None:
     CommandRefused to be retried; if it can never fit, raise CommandRefused for good."""
     lacking = store.lacking_bytes(manifest)
     location = CacheLocation.objects.select_related("cluster").get(pk=cache.location_id)
+    disk = free_on_disk(location)
     with transaction.atomic():
         # The lock serialises fills: the second sees what the first reserved or used.
         reread(location, lock=True)
         filling = location.caches.filter(state=Cache.FILLING).exclude(pk=cache.pk)
         written = Sum(Least("bytes_moved", "reserved_bytes"), default=0)
         sums = filling.aggregate(reserved=Sum("reserved_bytes", default=0), written=written)
-        reserved, free = sums["reserved"], free_bytes(location, **sums)
+        reserved, free = sums["reserved"], free_bytes(location, disk, **sums)
         if lacking <= free:
             Cache.objects.filter(pk=cache.pk).update(reserved_bytes=lacking, bytes_moved=0)
             return

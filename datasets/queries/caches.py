@@ -262,7 +262,7 @@ def _location_shape(location: CacheLocation, sums: Mapping[str, int], disk: int 
         "room_bytes": room_of(location),
         "used_bytes": location.used_bytes,
         "committed_bytes": location.used_bytes + reserved,
-        "free_bytes": _free_bytes(location, disk, reserved, sums["written"]),
+        "free_bytes": free_bytes(location, disk, reserved, sums["written"]),
         "unused_days": location.unused_days,
         "caches": sums["caches"],
         "hits": sums["hits"],
@@ -273,20 +273,15 @@ def disk_free_bytes(location: CacheLocation) -> int | None:
     """Return the free bytes of the disk of a location's directory, which need not exist: 0 if it cannot be examined,
     None for a volume, which only a pod could measure. `location` may be unsaved."""
     try:
-        return _free_on_disk(location)
+        return free_on_disk(location)
     except OSError:
         # Only where it is shown: a fill that saw a full disk would remove other caches.
         return 0
 
 
-def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> int:
-    """Return the free bytes of a location: the rest of its limit; for a directory at most the disk's free space, for a
-    volume the disk is not examined. `reserved`: the bytes promised to running fills; `written`: the part of them that
-    is on the disk already. Raises OSError if the disk cannot be examined."""
-    return _free_bytes(location, _free_on_disk(location), reserved, written)
-
-
-def _free_bytes(location: CacheLocation, disk: int | None, reserved: int, written: int) -> int:
+def free_bytes(location: CacheLocation, disk: int | None, reserved: int = 0, written: int = 0) -> int:
+    """Return the free bytes of a location: the rest of its limit; for a directory at most `disk`, its `free_on_disk`.
+    `reserved`: the bytes promised to running fills; `written`: the part of them that is on the disk already."""
     limit = room_of(location)
     rest = None if limit is None else limit - location.used_bytes - reserved
     # What running fills have not written yet still counts as free on the disk.
@@ -294,9 +289,9 @@ def _free_bytes(location: CacheLocation, disk: int | None, reserved: int, writte
     return max(0, min((each for each in (rest, on_disk) if each is not None), default=0))
 
 
-def _free_on_disk(location: CacheLocation) -> int | None:
+def free_on_disk(location: CacheLocation) -> int | None:
     """Return the free bytes of the disk of a location's directory, None for a volume. Raises OSError if the disk cannot
-    be examined."""
+    be examined. Call it outside of transactions."""
     if has_cache_volumes(location.cluster):
         return None
     path = directory_of(location)

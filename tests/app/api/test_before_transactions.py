@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from datasets.models import CacheLocation, Dataset
+from controlplane.access import SYSTEM
+from datasets.actions.caches import cache_version, location_for
+from datasets.models import Cache, CacheLocation, Dataset
 from datasets.queries.lake import lake_of
 from tests.app.api.test_datasets import FILES, sent
+from tests.app.cached import work
+from tests.builders import make_cluster
 from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
 
@@ -112,6 +116,14 @@ def test_the_disk_of_a_cache_location_is_looked_at_before_the_transaction(api, l
     changed = root.patch("cache-locations/fast", {"room_bytes": 1000})
     assert (changed.status, changed.body["free_bytes"]) == (200, 1000)
     assert (bool(looks), any(looks)) == (True, False)
+
+
+def test_the_disk_is_looked_at_before_the_transaction_that_reserves_room_for_a_fill(dataset, looks):
+    cache = cache_version(make_version(dataset, FILES), location_for(make_cluster()), actor=SYSTEM)
+    looks.clear()
+    work()
+    cache.refresh_from_db()
+    assert (cache.state, bool(looks), any(looks)) == (Cache.READY, True, False)
 
 
 def test_a_refused_directory_of_a_cache_location_is_named_after_the_right_to_create_one(api, tmp_path):
