@@ -1,17 +1,6 @@
-"""Command handlers of data, which run on a Celery queue of their own. Importing the modules registers theirs."""
+"""Command handlers of data, which run on a Celery queue of their own."""
 
-from datasets.command_handlers import (
-    artifacts,
-    caches,
-    code_imports,
-    lake_collection,
-    registrations,
-    snapshots,
-    volume_readings,
-    volumes,
-)
-
-DECLARED = (
+from datasets.command_handlers import (  # noqa: F401  registering is their effect
     artifacts,
     caches,
     code_imports,
