@@ -9,9 +9,8 @@ from controlplane.loop.engine_pool import engine_for
 from controlplane.models import Project
 from datasets.models import Snapshot, Volume
 from datasets.models.volumes import DELETING, READY
+from datasets.queries.disks import require_directory
 from datasets.queries.volumes import claims_volumes, storage_class_named, storage_of
-from datasets.storage.base import NOT_MOUNTED, Blocked
-from datasets.storage.files import has_entries
 from datasets.storage.volumes import VolumeStorage
 
 
@@ -58,21 +57,16 @@ def _claims(project: Project, storage_class: str, size_bytes: int, access_mode: 
 
 
 def _require_disk(project: Project, storage_class: str) -> None:
-    """Raise Blocked if the project's directory in a class of directories is not there though it had one: its disk is
-    not mounted. The first directory of a project is made beside others, or where no project has any."""
+    """Raise Blocked if the disk of a class of directories is not mounted."""
     found = storage_class_named(storage_class)
-    if found.driver != "folder" or (found.directory / str(project.pk)).is_dir():
-        return
-    rows = _stored(storage_class)
-    of_project = [each.filter(project=project) for each in rows]
-    # A new directory would fill the disk below the mount point, and be hidden once the disk is mounted.
-    others = () if has_entries(found.directory) else rows
-    if any(each.exists() for each in (*of_project, *others)):
-        raise Blocked(
-            NOT_MOUNTED,
-            # Members read this, and the path of the disk is the operators' own.
-            f"The directory {project.pk} of the storage class {storage_class} is not there. An operator mounts its"
-            " disk, or restores it from its backup; if its volumes are lost, make the directory.",
+    if found.driver == "folder":
+        rows = _stored(storage_class)
+        require_directory(
+            found.directory / str(project.pk),
+            [each.filter(project=project) for each in rows],
+            rows,
+            f"the storage class {storage_class} is not there. An operator mounts its disk, or restores it from its"
+            " backup; if its volumes are lost, make the directory.",
         )
 
 

@@ -16,9 +16,8 @@ from controlplane.models import Cluster, Project
 from controlplane.notation import some_of
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
 from datasets.queries.code import control_url, data_image, settings_hint
-from datasets.storage.base import NOT_MOUNTED, Blocked
+from datasets.queries.disks import require_directory
 from datasets.storage.cache import CacheStore
-from datasets.storage.files import has_entries
 from jobs.lifecycle import FINAL_STATES, QUEUED
 
 UNFINISHED = ~Q(job__state__in=FINAL_STATES)
@@ -72,24 +71,12 @@ def store_of(location: CacheLocation) -> CacheStore:
     """Return the caches in a location's directory. Raises Blocked if the directory cannot be created, and
     Blocked(NOT_MOUNTED) if it is not there because its disk is not."""
     directory = directory_of(location)
-    if location.used_bytes and not directory.is_dir():
-        _require_disk(location, directory)
+    # The state directory is on a disk that the control plane itself needs.
+    if location.directory or not directory.is_relative_to(settings.STATE_DIR):
+        filled = CacheLocation.objects.filter(pk=location.pk, used_bytes__gt=0)
+        lost = "An operator mounts its disk or, if its caches are lost, makes the directory."
+        require_directory(directory, (), [filled], f"{location.name} is not there. {lost}")
     return CacheStore(directory)
-
-
-def _require_disk(location: CacheLocation, directory: Path) -> None:
-    """Raise Blocked if the place that an operator named for a location with caches is missing or empty. A new directory
-    there would fill the disk below the mount point, and be hidden once the disk is mounted."""
-    place = directory.parent
-    is_own = not location.directory and place.is_relative_to(settings.STATE_DIR)
-    if is_own or has_entries(place):
-        return
-    raise Blocked(
-        NOT_MOUNTED,
-        # Members read this, and the path of the disk is the operators' own.
-        f"The directory {directory.name} of {location.name} is not there. An operator mounts its disk or, if its caches"
-        " are lost, makes the directory.",
-    )
 
 
 def reported_keys(volume: CacheLocation) -> set[str]:

@@ -12,10 +12,10 @@ from django.conf import settings
 from controlplane.models import Project
 from datasets.manifests import Manifest, ManifestInvalid, decode
 from datasets.models import Artifact, DatasetVersion
-from datasets.storage.base import NOT_MOUNTED, Blocked, ContentMissing, Lake
+from datasets.queries.disks import require_directory
+from datasets.storage.base import Blocked, ContentMissing, Lake
 from datasets.storage.bucket_config import BucketConfig, why_inside
 from datasets.storage.contents import inode_of
-from datasets.storage.files import has_entries
 from datasets.storage.folder import FolderLake
 from datasets.storage.indexed import INDEX
 
@@ -99,8 +99,7 @@ def open_lake(key: str) -> Lake:
     start would have refused."""
     folder, config = lake_address(key)
     if config is None:
-        if not folder.is_dir():
-            _require_disk(int(key), folder)
+        _require_disk(int(key), folder)
         return FolderLake(folder)
     # Imported here: most installations have no bucket, and the client takes 10 MB in every process.
     from datasets.storage.bucket import NOT_TRUSTED, Bucket, ClientConfig
@@ -115,20 +114,15 @@ def open_lake(key: str) -> Lake:
 
 
 def _require_disk(project: int, folder: Path) -> None:
-    """Raise Blocked if a lake without a folder had one: its disk is not mounted. A first lake of a project is
-    made beside others, or where no project has any."""
+    """Raise Blocked if the disk of a project's lake is not mounted."""
     versions = DatasetVersion.objects.all()
     artifacts = Artifact.objects.exclude(manifest="")
-    of_project = versions.filter(dataset__project=project), artifacts.filter(project=project)
-    # A new folder would hide what was written on the disk once it is mounted.
-    others = () if has_entries(folder.parent) else (versions, artifacts)
-    if not any(rows.exists() for rows in (*of_project, *others)):
-        return
-    raise Blocked(
-        NOT_MOUNTED,
-        # Members read this, and the path of the disk is the operators' own.
-        f"The directory {folder.name} of TRAINYARD_LAKE_DIR is not there. An operator mounts its disk, or restores it"
-        " from its backup; if it is lost, make the directory and sync the datasets with --full.",
+    require_directory(
+        folder,
+        (versions.filter(dataset__project=project), artifacts.filter(project=project)),
+        (versions, artifacts),
+        "TRAINYARD_LAKE_DIR is not there. An operator mounts its disk, or restores it from its backup; if it is lost,"
+        " make the directory and sync the datasets with --full.",
     )
 
 
