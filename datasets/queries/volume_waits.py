@@ -27,13 +27,14 @@ _WAIT_COLUMNS = (
     "volume__access_mode",
     "volume__storage_class",
     "job__project__cluster__engine",
+    "is_read_only",
 )
 
 
 def volume_waits(cluster_id: int) -> Mapping[str, Mapping[str, Any]]:
     """Return the queued jobs of a cluster that cannot start because of a volume: by job id, the details of the hold
-    reason, which are the volume's name and its state, its missing driver, the job that holds it, or the job whose
-    snapshot of it is not taken yet."""
+    reason, which are the volume's name and its state, its missing driver, the job that holds it, or, unless it
+    only reads, the job whose snapshot of it is not taken yet."""
     return _waits(_queued_uses(cluster_id))
 
 
@@ -64,14 +65,14 @@ def waiting_jobs(jobs: Iterable[Any]) -> frozenset[str]:
 
 
 def _waits(wanted: Sequence[tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
-    one_job = {volume for _, volume, _, _, mode, _, _ in wanted if mode == ONE_JOB}
+    one_job = {row[1] for row in wanted if row[4] == ONE_JOB}
     holders = _holders(one_job) if one_job else {}
     free = one_job - holders.keys()
     awaited = _awaited_snapshots(free) if free else {}
     # A cluster's own storage class may have the same name as one configured here.
     missing = missing_drivers(row[5] for row in wanted if not engine_kind(row[6]).claims_volumes)
     found: dict[str, dict[str, Any]] = {}
-    for job, volume, name, state, _, storage_class, engine in wanted:
+    for job, volume, name, state, _, storage_class, engine, is_read_only in wanted:
         is_claim = engine_kind(engine).claims_volumes
         if state != READY:
             found.setdefault(str(job), {"volume": name, "volume_state": state})
@@ -83,7 +84,7 @@ def _waits(wanted: Sequence[tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
             held = {"volume": name, "held_by": holder, "held_by_job": str(holder_id)}
             # Kubernetes cannot change a claim's access mode, so that the suggested step is another.
             found.setdefault(str(job), held | ({"is_claim": "yes"} if is_claim else {}))
-        elif volume in awaited and awaited[volume][0] != job:
+        elif volume in awaited and awaited[volume][0] != job and not is_read_only:
             found.setdefault(str(job), {"volume": name, "snapshot_for": awaited[volume][1]})
     return found
 

@@ -171,6 +171,18 @@ def test_the_next_job_of_a_volume_starts_when_the_last_snapshot_of_the_job_befor
     assert (taken.causes, taken.consistency, taken.volume) == (["success"], "idle", volume)
 
 
+def test_a_job_that_only_reads_a_volume_does_not_wait_for_the_snapshot_of_the_job_before(plant):
+    _, first, second = two_jobs_of_a_volume(plant, "success")
+    make_job(first.project, "reader", volumes=[mounted(read_only=True)])
+    succeed(plant, first)
+    assert plant.states() == {"first": "succeeded", "second": "queued", "reader": "running"}
+    assert "job reader has it" in reason(second)[1]
+    write_snapshots().update(not_before=timezone.now())
+    work()
+    [taken] = Snapshot.objects.all()
+    assert (taken.consistency, taken.message) == ("idle", "")
+
+
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_a_snapshot_in_trouble_keeps_a_job_from_its_volume_for_a_minute(plant, has_ended: bool):
     volume, first, second = two_jobs_of_a_volume(plant, "success")
