@@ -36,6 +36,10 @@ IN_DIRECTORY = 1000  # files
 BLOCK_BYTES = 4 << 20  # of one read or write where this process reads or writes all
 # Ours reads files again that are younger than this, since their times cannot be trusted yet.
 QUIET_SECONDS = 2.5
+# Ours makes each first version, and the first cache of a version, so many times: each in the lake of another project,
+# and at another location.
+ROUNDS = 3
+PROJECTS = (*(f"round-{number}" for number in range(1, ROUNDS)), "bench")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,8 @@ PROFILES = (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """How a first version was stored: in how many `seconds` (one number), and how many bytes were read from the disk
-    for it."""
+    """How a first version was stored: in how many `seconds`, each time, and how many bytes were read from the disk for
+    it."""
 
     seconds: list[float]
     read_bytes: int
@@ -90,17 +94,16 @@ class Bench:
         tree = self._work / "data"
         make_tree(tree, count, profile.file_bytes)
         name = f"d{profile.file_bytes}"
-        self.yard("dataset", "init", name, str(tree))
         found = peers(self._home, self._work)
         work = f"first version, {count:,} x {profile.name}"
-        sync = ("dataset", "sync", str(tree))
-        ours = self._stored(tree, lambda: self.yard(*sync), profile.is_flushed)
+        ours = self._rounds(tree, name, profile.is_flushed)
         stored = {other: self._first(tree, found[other], profile.is_flushed) for other in profile.others}
         for other, faster in profile.others.items():
             self._stored_row(work, ours, other, stored[other], 1 / faster)
         if profile.is_linked:
             self.yard("-p", "linked", "dataset", "init", name, str(tree))
-            linked = self._stored(tree, lambda: self.yard("-p", "linked", *sync, "--link"))
+            sync = ("-p", "linked", "dataset", "sync", str(tree), "--link")
+            linked = self._stored(tree, lambda: self.yard(*sync))
             again = f"the same with --link, {count:,} x {profile.name}"
             self._stored_row(again, linked, "DVC", stored["DVC"], 1 / 6)
             self._floors(work, ours.seconds, count * profile.file_bytes)
@@ -124,10 +127,24 @@ class Bench:
             "bare",
             "direct",
             "floor",
+            "places",
         ):
             shutil.rmtree(self._work / path, ignore_errors=True)
         for path in ("data.dvc", "bare"):
             (self._work / path).unlink(missing_ok=True)
+
+    def _rounds(self, tree: Path, name: str, is_flushed: bool) -> Stored:
+        """Measure a first version of the dataset `name` in each project, in the lake of which nothing is."""
+        seconds: list[float] = []
+        read = 0
+        for project in PROJECTS:
+            self.yard("-p", project, "dataset", "init", name, str(tree))
+            stored = self._stored(
+                tree, partial(self.yard, "-p", project, "dataset", "sync", str(tree)), is_flushed
+            )
+            seconds += stored.seconds
+            read += stored.read_bytes
+        return Stored(seconds, read)
 
     def yard(self, *words: str) -> None:
         """Run `yard` with these arguments. Raises CalledProcessError unless it exits with 0."""
@@ -163,7 +180,7 @@ class Bench:
     def _materialise(self, tree: Path, count: int, name: str, dvc: Peer) -> None:
         work = f"materialise {count:,} files whose bytes are local"
         # Ours is flushed after jobs may use it; DVC does not flush.
-        filled, flushed = self._timed_to_both(lambda: self.yard("dataset", "cache", name, "--wait"))
+        filled, flushed = self._filled(name)
         # Before any files are removed: ext4 passes over inodes that were removed within the last minute.
         floor = self._timed(lambda: create_only(self._work / "floor", count, 4000))
         bare = self._timed(lambda: write_and_link(self._work / "bare", count, 4000))
@@ -182,6 +199,23 @@ class Bench:
         moved.rename(tree)
         self._materialise_next(tree, count, name, dvc, checked_out)
 
+    def _filled(self, name: str) -> tuple[list[float], list[float]]:
+        """Return the seconds until the dataset `name` was cached, and until that was flushed, at each location; at the
+        one of the cluster last."""
+        filled: list[float] = []
+        flushed: list[float] = []
+        for number in range(ROUNDS):
+            cache = ["dataset", "cache", name, "--wait"]
+            if number < ROUNDS - 1:
+                place, own = f"place-{number}", ("--cluster", "local", "--node-label", f"bench={number}")
+                directory = str(self._work / "places" / place)
+                self.yard("cache-location", "create", place, *own, "--directory", directory)
+                cache += ["--location", place]
+            done, all_flushed = self._timed_to_both(partial(self.yard, *cache))
+            filled += done
+            flushed += all_flushed
+        return filled, flushed
+
     def _materialise_next(
         self, tree: Path, count: int, name: str, dvc: Peer, checked_out: list[float]
     ) -> None:
@@ -199,7 +233,7 @@ class Bench:
         in_place = self._timed(lambda: dvc.run(dvc.restore, self._work))
         self._row("second version, 1 % changed", linked, "DVC checkout in place", in_place, None)
         self._row(f"{count:,} files, 99 % of them at the location", linked, "DVC checkout", checked_out, None)
-        caches = self._running.call("GET", "/api/v1/caches?limit=10")[1]["results"]
+        caches = self._caches()
         second = max(caches, key=lambda cache: cache["version"])
         self._materialise_again(f"{name}@{second['version']}", caches, count, checked_out)
         share = 100 * second["progress"]["moved_bytes"] / (count * 4000)
@@ -210,15 +244,20 @@ class Bench:
     def _materialise_again(
         self, version: str, caches: list[dict[str, Any]], count: int, checked_out: list[float]
     ) -> None:
-        """Remove all caches, and measure how the version gets one again: its files are created after as many were
+        """Remove `caches`, which are all at the cluster's location, and measure how the version gets one again: its files are created after as many were
         removed."""
         for cache in caches:
             self.yard("dataset", "uncache", f"{cache['dataset']}@{cache['version']}")
-        while self._running.call("GET", "/api/v1/caches")[1]["results"]:
+        while self._caches():
             time.sleep(0.2)
         again = self._timed(lambda: self.yard("dataset", "cache", version, "--wait"))
         work = f"materialise {count:,} files after the same caches were removed"
         self._row(work, again, "DVC checkout", checked_out, None)
+
+    def _caches(self) -> list[dict[str, Any]]:
+        """Return the caches at the location of the cluster."""
+        found: list[dict[str, Any]] = self._running.call("GET", "/api/v1/caches?location=local")[1]["results"]
+        return found
 
     def _floors(self, work: str, ours: list[float], size: int) -> None:
         """Measure what writes `size` bytes and does nothing else, past the page cache as ours does and through it."""
@@ -387,7 +426,7 @@ def main() -> None:
     parser.add_argument("--peers")
     arguments = parser.parse_args()
     with directories(arguments) as (work, home), servers.control_plane(work / "state") as running:
-        for project in ("bench", "linked"):
+        for project in (*PROJECTS, "linked"):
             running.call("POST", "/api/v1/projects", {"name": project, "gpu_quota": 8})
         bench = Bench(work, home, arguments.scale, running)
         for profile in PROFILES:
