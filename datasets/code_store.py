@@ -18,19 +18,17 @@ import hashlib
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from datasets.code_manifest import LINK, Entry, dump, load
+from datasets.storage.files import renew_file
 
 # Folder below the state directory.
 FOLDER = "code"
 _OBJECTS, _TREES, _PENDING = "objects", "trees", "pending"
 _CHUNK_BYTES = 1 << 20
-# A content that was written or renewed so recently is not renewed.
-_RENEWED_SECONDS = 60.0
 
 
 class ContentCorrupt(Exception):
@@ -57,13 +55,9 @@ class ProjectCode:
         manifest = dump(tree)
         digest = hashlib.sha256(manifest).hexdigest()
         _write(self._own / _PENDING / digest, manifest)
-        renewed = time.time() - _RENEWED_SECONDS
         for entry in entries:
-            if (found := self._status(entry)) is not None:
-                # A sweep removes only what is hours old, and a tree has thousands.
-                if found.st_ctime < renewed:
-                    with suppress(FileNotFoundError):
-                        os.utime(self._place(entry))
+            if self._has(entry):
+                renew_file(self._place(entry))
             elif entry.kind == LINK:
                 self.put(entry.sha256, [entry.target.encode()])
         return digest
@@ -82,7 +76,7 @@ class ProjectCode:
 
     def missing(self, entries: Iterable[Entry]) -> dict[str, int]:
         """Return hash -> size of each content that the project lacks."""
-        return {entry.sha256: entry.size for entry in entries if self._status(entry) is None}
+        return {entry.sha256: entry.size for entry in entries if not self._has(entry)}
 
     def put(self, sha256: str, pieces: Iterable[bytes]) -> None:
         """Store a content, given in `pieces`, under its hash for the project, once for all projects. Raises
@@ -169,13 +163,12 @@ class ProjectCode:
                 shutil.rmtree(copy, ignore_errors=True)
         return _remove_unwanted(self._own / _OBJECTS, wanted, before)
 
-    def _status(self, entry: Entry) -> os.stat_result | None:
-        """Return the status of the project's file of a content; None if it lacks it, also if its size is wrong."""
+    def _has(self, entry: Entry) -> bool:
+        """Return whether the project has a content, with the right size."""
         try:
-            found = os.stat(self._place(entry))
+            return os.stat(self._place(entry)).st_size == entry.size
         except FileNotFoundError:
-            return None
-        return found if found.st_size == entry.size else None
+            return False
 
     def _place(self, entry: Entry) -> str:
         # As `_object`, without an object for each part: an upload asks for each file of its tree five times.
