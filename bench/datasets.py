@@ -244,8 +244,8 @@ class Bench:
     def _materialise_again(
         self, version: str, caches: list[dict[str, Any]], count: int, checked_out: list[float]
     ) -> None:
-        """Remove `caches`, which are all at the cluster's location, and measure how the version gets one again: its files are created after as many were
-        removed."""
+        """Remove `caches`, which are all at the cluster's location, and measure how the version gets one again: its
+        files are created after as many were removed."""
         for cache in caches:
             self.yard("dataset", "uncache", f"{cache['dataset']}@{cache['version']}")
         while self._caches():

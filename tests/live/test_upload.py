@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from django.conf import settings as django_settings
 
+from controlplane.http import upload_bridge
 from datasets.actions.code import begin_upload
 from tests.cast import Cast
 from tests.code_trees import archive, entries_of, listed, make_tree
@@ -60,6 +61,19 @@ def test_no_more_is_received_than_is_missing(server: Server, cast: Cast):
     path, headers = begun(cast), {**bearer(cast, "ben"), **TAR}
     announced = {**headers, "Content-Length": str(1 << 40)}
     assert answer(server, "PUT", path, b"", announced)[1]["code"] == "body_too_large"
+
+
+@pytest.mark.parametrize(("person", "status"), [("ben", 200), ("vera", 403), ("chi", 404)])
+def test_a_small_body_is_received_without_a_file(
+    server: Server, cast: Cast, monkeypatch: pytest.MonkeyPatch, person: str, status: int
+):
+    small = {"small.py": b"print(1)\n"}
+    tree = begin_upload(cast.project, entries_of(small))[0]
+    monkeypatch.setattr(upload_bridge, "_open_file", None)
+    headers = {**bearer(cast, person), **TAR}
+    body = archive(*small.values())
+    assert len(body) <= upload_bridge.SMALL_BYTES
+    assert answer(server, "PUT", f"{CODE}/{tree}/content", body, headers)[0] == status
 
 
 def test_a_session_needs_its_csrf_token(server: Server, cast: Cast):
