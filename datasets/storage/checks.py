@@ -1,6 +1,7 @@
 """Read and verify the contents of packs and objects from the files alone, without the index."""
 
 import errno
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -55,3 +56,17 @@ def read_errors_suppressed() -> Iterator[None]:
     except OSError as error:
         if error.errno != errno.EIO:
             raise
+
+
+def require_answer(path: Path) -> None:
+    """Read the beginning of a file from the disk. Raises OSError if the disk does not answer."""
+    try:
+        # Past the page cache, which would answer for a disk that does not.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECT", 0))
+    except OSError as error:
+        # Some file systems have no direct reads.
+        if error.errno != errno.EINVAL:
+            raise
+        descriptor = os.open(path, os.O_RDONLY)
+    with open(descriptor, "rb", buffering=0) as file, mmap.mmap(-1, mmap.PAGESIZE) as block:
+        file.readinto(block)

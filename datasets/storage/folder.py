@@ -34,7 +34,7 @@ from datasets.ingest.packs import (
 )
 from datasets.ingest.reader import UNSETTLED, Content, FileChanged, hash_file
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentDamaged, ContentMissing
-from datasets.storage.checks import damaged_in, places_in, read_errors_suppressed
+from datasets.storage.checks import damaged_in, places_in, read_errors_suppressed, require_answer
 from datasets.storage.contents import WHOLE, ContentIndex, Files, Located, Sharing
 from datasets.storage.files import (
     FULL_DISK,
@@ -50,7 +50,7 @@ from datasets.storage.files import (
     write_flushed,
     write_new,
 )
-from datasets.storage.indexed import IndexedLake
+from datasets.storage.indexed import INDEX, IndexedLake
 from datasets.storage.parts import append, locked_part
 from datasets.storage.tree_writer import spans
 
@@ -302,9 +302,16 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     def _damaged(self, located: Sequence[Located], budget: Budget) -> list[Located]:
         try:
-            return damaged_in(self.path_of(located[0]), located)
+            damaged = damaged_in(self.path_of(located[0]), located)
         except FileNotFoundError as error:
             raise _lost(located[0]) from error
+        if damaged:
+            try:
+                # A content that the disk cannot read is lost; all of them are there again when the disk answers.
+                require_answer(self.root / INDEX)
+            except OSError as error:
+                raise blocked(error) from error
+        return damaged
 
     def _quarantine(self, located: Located) -> None:
         path = self.path_of(located)

@@ -6,13 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -303,29 +301,6 @@ def test_a_full_disk_is_no_unreadable_file(source, lake, monkeypatch):
         lake.put_file(
             sha256(LARGE).digest(), os.fsencode(source / "sub" / "large.bin"), len(LARGE), 0, Sharing.COPY
         )
-
-
-def test_contents_that_the_disk_cannot_read_are_damaged_and_stored_again(source, lake, monkeypatch):
-    manifest = synced(source, lake)
-    bad = {sha256(LARGE).digest(), sha256(b"alpha").digest()}
-    places = {(lake.path_of(one).stat().st_ino, one.offset) for one in lake.locate(bad)}
-
-    def failing(read: Callable[..., Any]) -> Callable[..., Any]:
-        def call(file: int, wanted: Any, offset: int) -> Any:
-            if (os.fstat(file).st_ino, offset) in places:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return read(file, wanted, offset)
-
-        return call
-
-    with monkeypatch.context() as broken:
-        for name in ("pread", "preadv"):
-            broken.setattr(os, name, failing(getattr(os, name)))
-        found = lake.verify(manifest.contents())
-    assert (set(found.quarantined), found.missing) == (bad, [])
-    assert set(lake.verify(manifest.contents()).missing) == bad
-    synced(source, lake)
-    assert not lake.verify(manifest.contents()).missing
 
 
 @pytest.mark.parametrize("sent_whole", [True, False])
