@@ -19,6 +19,7 @@ from controlplane.http.wsgi_bridge import BodyTooLarge, Disconnected, WsgiApplic
 from controlplane.live.asgi import Receive, Scope, Send, header, problem
 from controlplane.live.client import Refused, sign_in
 from controlplane.live.identity import Identity
+from controlplane.notation import binary_bytes
 
 # The time limit for a whole body, so that slow senders cannot hold disk space without end.
 SECONDS_MOST = 900.0
@@ -48,13 +49,14 @@ class UploadBridge(WsgiBridge):
         if scope["method"] not in BODY_METHODS or _is_small(scope):
             await super().__call__(scope, receive, send)
             return
+        most_bytes = 0
         try:
             most_bytes = await self._most_bytes(scope)
             with await self._in_thread(_open_file, self._folder) as file:
                 size = await self._receive(scope, receive, file, most_bytes)
                 await self._answer(scope, receive, send, file, size)
         except BodyTooLarge:
-            await problem(send, 413, "body_too_large", "This is more than what is missing; send only that.")
+            await problem(send, 413, "body_too_large", f"Send at most {binary_bytes(most_bytes)} here.")
         except TimeoutError:
             detail = f"Send the whole body within {SECONDS_MOST:g} s, or fewer files at a time."
             await problem(send, 408, "body_too_slow", detail, [(b"connection", b"close")])

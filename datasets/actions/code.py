@@ -93,10 +93,11 @@ def _by_hash(contents: Iterable[bytes], entries: Iterable[Entry]) -> dict[str, b
 
 
 def upload_room(project: Project, digest: str) -> int:
-    """Return how many bytes an archive of the tree's missing files may have at most. Raises Conflict for a tree
-    whose upload was not begun."""
-    missing = code_of(project).missing(_begun(project, digest))
-    return sum(missing.values()) + len(missing) * MOST_PER_FILE + MOST_BESIDE
+    """Return how many bytes an archive of the tree's files may have at most. Raises Conflict for a tree whose upload
+    was not begun."""
+    # Of all its files: another upload of the same tree, or a first try of this one, may store some meanwhile.
+    sizes = {entry.sha256: entry.size for entry in _begun(project, digest)}
+    return sum(sizes.values()) + len(sizes) * MOST_PER_FILE + MOST_BESIDE
 
 
 def receive_files(

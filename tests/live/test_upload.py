@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from django.conf import settings as django_settings
@@ -57,10 +58,18 @@ def test_nobody_else_sends_a_byte(server: Server, cast: Cast, person: str, statu
     assert answer(server, "PUT", path, b"", {**TAR, "Content-Length": "3145728"})[0] == 401
 
 
-def test_no_more_is_received_than_is_missing(server: Server, cast: Cast):
+def test_files_that_another_request_stored_meanwhile_are_received_again(server: Server, cast: Cast):
+    """As of two submits of one directory at once, or of one whose first answer was lost with the server."""
+    path, headers = begun(cast), {**bearer(cast, "ben"), **TAR}
+    for _ in range(2):
+        assert answer(server, "PUT", path, archive(LARGE), headers) == (200, {"tree": ANY, "missing": []})
+
+
+def test_no_more_is_received_than_the_tree_has(server: Server, cast: Cast):
     path, headers = begun(cast), {**bearer(cast, "ben"), **TAR}
     announced = {**headers, "Content-Length": str(1 << 40)}
-    assert answer(server, "PUT", path, b"", announced)[1]["code"] == "body_too_large"
+    refused = answer(server, "PUT", path, b"", announced)[1]
+    assert (refused["code"], refused["detail"]) == ("body_too_large", "Send at most 3.1 MiB here.")
 
 
 @pytest.mark.parametrize(("person", "status"), [("ben", 200), ("vera", 403), ("chi", 404)])
