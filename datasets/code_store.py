@@ -123,7 +123,8 @@ class ProjectCode:
                     hashed.update(piece)
                     yield piece
         except FileNotFoundError as error:
-            raise ContentCorrupt(f"The content of {entry.path} is missing from the code store.") from error
+            detail = f"The content of {entry.path} is missing from the code store; submit it again."
+            raise ContentCorrupt(detail) from error
         # Both copies are removed, so that they count as missing and the next submission uploads them again.
         if hashed.hexdigest() != entry.sha256:
             path.unlink(missing_ok=True)

@@ -2,12 +2,13 @@
 
 import base64
 import os
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from controlplane.cli.code.listing import list_files
+from controlplane.cli.code.listing import Listing, list_files
 from controlplane.cli.code.tree import Tree, read_tree
 from tests.cli.conftest import JOB_ID
 from tests.cli.scripted import ScriptedServer, problem
@@ -112,6 +113,28 @@ def test_a_server_that_refuses_every_time_is_believed(server: ScriptedServer, ya
     assert ran.code == 5
     assert "2 files are missing" in ran.err
     assert len(server.requests("POST", CODE)) == 3
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_files_that_change_whenever_they_are_sent_are_named(
+    server: ScriptedServer, yard: Any, root: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
+):
+    def read(listing: Listing, environ: dict[str, str]) -> Tree:
+        tree = read_tree(listing, environ)
+        if is_written:
+            (root / "b.py").write_text("longer " * next(numbers))
+        return tree
+
+    script(server, root, problem(400, "content_differs", "A content is of no file in the list."))
+    numbers = count(1)
+    monkeypatch.setattr("controlplane.cli.code.upload.read_tree", read)
+    ran = yard("submit", "x", "--code", str(root), "--", "true")
+    assert ran.code == 5
+    named = (
+        "files change while they are sent: b.py\n" if is_written else "files changed while they were sent\n"
+    )
+    assert named in ran.err
+    assert ".yardignore" in ran.err
 
 
 def test_many_changes_and_large_files_go_as_before(

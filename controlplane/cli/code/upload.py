@@ -9,9 +9,10 @@ from functools import partial
 
 from controlplane.cli import formats
 from controlplane.cli.code.change import Change, LastUpload
+from controlplane.cli.code.ignore import NAME
 from controlplane.cli.code.listing import Listing, asked_origin, list_files
 from controlplane.cli.code.tree import Tree, read_tree, too_large
-from controlplane.cli.errors import ApiError, CliError
+from controlplane.cli.errors import CONFLICT, ApiError, CliError
 from controlplane.cli.session import Session
 from datasets.code_manifest import EXECUTABLE, LINK, Entry
 
@@ -29,8 +30,8 @@ _TOO_LARGE = ("tree_too_large", "too_many", "too_many_files", "body_too_large")
 
 def bring_code(session: Session, root: str, environ: dict[str, str]) -> dict[str, str]:
     """Upload the code files of a directory that the server lacks, and return the `code` field of a job's spec.
-    Repeats that if files change meanwhile. Raise CliError as `list_files` and `read_tree`, and if the server refuses
-    the tree."""
+    Repeats that if files change meanwhile. Raise CliError as `list_files` and `read_tree`, if the server refuses the
+    tree, and if files change at every attempt."""
     root = os.path.abspath(os.path.expanduser(root))
     last = LastUpload(session, root, environ)
     for attempt in range(1, TRIES + 1):
@@ -40,6 +41,8 @@ def bring_code(session: Session, root: str, environ: dict[str, str]) -> dict[str
             is_known = not last.differs_from(tree) and _is_known(session, tree, listing)
             sent = [] if is_known else _upload(session, tree, listing, last.change_to(tree))
         except ApiError as refused:
+            if refused.code == "content_differs" and attempt == TRIES:
+                raise _changing(tree, environ) from refused
             if refused.code not in _TRIED_AGAIN or attempt == TRIES:
                 raise
             last.forget()
@@ -48,6 +51,16 @@ def bring_code(session: Session, root: str, environ: dict[str, str]) -> dict[str
         session.output.say(_summary(tree, listing, sent))
         return {"tree": f"sha256:{tree.digest}", "commit": listing.commit}
     raise AssertionError("the last attempt raises or returns")
+
+
+def _changing(tree: Tree, environ: dict[str, str]) -> CliError:
+    """Return the CliError for a tree whose files changed at every attempt; it names those that differ again now."""
+    now = read_tree(list_files(tree.root), environ)
+    names = [file.path for file in sorted(set(tree.files).difference(now.files))]
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    which = f"files change while they are sent: {', '.join(names[:5])}{more}"
+    hint = f"submit again once nothing writes them, or name them in {NAME}"
+    return CliError(which if names else "files changed while they were sent", CONFLICT, hint)
 
 
 def _is_known(session: Session, tree: Tree, listing: Listing) -> bool:
