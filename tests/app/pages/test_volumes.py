@@ -219,7 +219,7 @@ def test_a_schedule_says_when_it_fires_and_a_restored_volume_leads_to_its_snapsh
     ana.post(f"/snapshots/{snapshot.pk}/restore", {"name": "back"})
     work()
     address = f"/volumes/{Volume.objects.get(name='back').pk}"
-    assert f'<a class="link" href="/lineage/snapshot/{snapshot.pk}">data@1</a>' in text(ana.get(address))
+    assert f'<a href="/lineage/snapshot/{snapshot.pk}">data@1</a>' in text(ana.get(address))
     ana.post(f"/snapshots/{snapshot.pk}/delete")
     work()
     assert "<dd>data@1</dd>" in text(ana.get(address))
