@@ -232,7 +232,7 @@ def planned_scale_shape(plan: ScalePlan, requested_by: str) -> dict[str, Any]:
 def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = OWN) -> dict[str, Any]:
     """Return a job in REST form from its columns (`job_columns`) and its pods in REST form. `sees`: as in
     `job_rows`."""
-    spec = row["spec"]
+    spec, is_waiting = row["spec"], row["state"] in (QUEUED, SUSPENDED)
     return {
         # Jobs stored by older versions have none.
         "code": None,
@@ -251,12 +251,12 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = O
             "reason": _with_checkpoint(reason_of(row, sees), row),
             "attempt": row["attempt"],
             "allocated_gpus": decimal(row["allocated_milli"]),
-            "workers": None if row["state"] in (QUEUED, SUSPENDED) else row["pods_started"] or None,
+            "workers": None if is_waiting else row["pods_started"] or None,
             "queue_position": row["queue_position"],
             "start_estimate": None,
             "started_at": row["started_at"],
             "finished_at": row["finished_at"],
-            "runtime_seconds": _runtime_seconds(row["started_at"], row["finished_at"]),
+            "runtime_seconds": None if is_waiting else _runtime_seconds(row["started_at"], row["finished_at"]),
             "exit_code": row["exit_code"],
             "gpu_utilization": row["gpu_utilization"],
             "service_urls": service_urls(row["id"], spec) if row["state"] in ACTIVE_STATES else [],

@@ -167,8 +167,8 @@ def asked(job: dict[str, Any]) -> str:
 @register.simple_tag
 def ran(status: dict[str, Any]) -> SafeString | str:
     """Return how long a job has run: a duration that the browser updates while it runs, a dash if it has not
-    started. `status`: in REST form."""
-    if status["started_at"] is None:
+    started, or waits for its next start. `status`: in REST form."""
+    if status["runtime_seconds"] is None:
         return formats.NOTHING
     return (
         since(status["started_at"])

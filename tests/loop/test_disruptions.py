@@ -20,6 +20,7 @@ from controlplane.telemetry.metrics import GPUS_ALLOCATED
 from jobs.actions import stop_job
 from jobs.models import Attempt, Job, Pod
 from jobs.node_actions import confirm_dead
+from jobs.queries import job_detail
 from tests.builders import make_job, make_project, make_user
 from tests.loop.plant import Plant
 
@@ -46,6 +47,16 @@ def test_an_evicted_job_starts_again_and_keeps_its_retries(plant):
     first = Attempt.objects.get(number=1)
     assert (first.outcome, first.reason) == ("disrupted", "evicted")
     assert first.message == "The node was low on memory. It starts again as soon as there is room."
+
+
+def test_a_disrupted_job_that_waits_for_its_next_start_has_no_run_time(plant):
+    job = running(plant)
+    assert job_detail(job)["status"]["runtime_seconds"] == 0
+    evict(plant)
+    Node.objects.update(is_cordoned=True)
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job_detail(job)["status"]["runtime_seconds"]) == ("queued", None)
 
 
 def test_an_attempt_that_is_starting_has_no_work_of_the_one_before_to_lose(plant):
