@@ -19,7 +19,7 @@ from controlplane.notation import binary_bytes, decimal_bytes, some_of
 from datasets.long_work import budget_of, refusals
 from datasets.models import Artifact
 from datasets.queries.datasets import shown
-from datasets.storage.base import Budget
+from datasets.storage.base import DISK_FULL, Budget
 from datasets.storage.claims import OutputTask
 from jobs.fields.artifacts import CHECKPOINTS
 
@@ -27,7 +27,6 @@ from jobs.fields.artifacts import CHECKPOINTS
 FOLDER = "outputs"
 # Free space that copies must leave on the disk, which is that of the state directory, and so of logs too.
 MARGIN_BYTES = 1 << 30
-DISK_FULL = "disk_full"
 FILES_MOST = 1_000_000
 
 

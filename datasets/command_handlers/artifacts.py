@@ -15,8 +15,9 @@ from datasets.ingest.worker import WorkerFailed
 from datasets.long_work import DATA, all_read, is_cancelled, left_out, refusals
 from datasets.manifests import Manifest
 from datasets.models import Artifact
-from datasets.outputs import DISK_FULL, output_of, refuse_more
+from datasets.outputs import output_of, refuse_more
 from datasets.queries.lake import lake_address, lake_of
+from datasets.storage.base import DISK_FULL
 from datasets.storage.sinks import sink_of
 
 

@@ -4,7 +4,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
+
+from django.utils import timezone
 
 from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
@@ -27,6 +30,7 @@ from datasets.models.volumes import DELETING, READY
 from datasets.pod_quiesce import PodPause, quiesced_by_pod
 from datasets.queries.due_snapshots import later_writers
 from datasets.queries.volumes import claims_volumes, writing_jobs, writing_pods
+from datasets.storage.base import DISK_FULL, NOT_MOUNTED
 from datasets.storage.claims import NOT_DELETED
 from datasets.storage.quiesce import LONGEST_PAUSE_SECONDS, Pause, quiesced
 from datasets.storage.volume_files import VolumeFiles
@@ -37,6 +41,8 @@ from datasets.volume_storage import storage_of_snapshot
 IDLE, QUIESCED, CRASH = "idle", "quiesced", "crash"
 # A driver may take about 20 seconds, which are these tries, to delete a snapshot; after that it is a problem to show.
 UNSHOWN_TRIES = 4
+# How long a snapshot is tried again on a full disk: its event does not come again.
+FULL_DISK_WITHIN = timedelta(hours=1)
 
 
 @register
@@ -44,6 +50,8 @@ class TakeSnapshot(CommandHandler):
     """Copy the changes of a volume since its last snapshot, while participating programs are paused."""
 
     kind, queue = TAKE, DATA
+    # Each try pauses the volume's programs, and fills what is left of a full disk.
+    backoff_seconds = (1, 2, 5, 10, 30, 120)
 
     def run(self, run: CommandRun) -> tuple[Taken, str] | None:
         snapshot = (
@@ -67,6 +75,11 @@ class TakeSnapshot(CommandHandler):
     def on_done(self, command: Command, result: tuple[Taken, str] | None) -> None:
         if result is not None:
             snapshot_ready(command.subject_id, *result)
+
+    def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
+        is_young = timezone.now() < command.created_at + FULL_DISK_WITHIN
+        waits = refusal.code == NOT_MOUNTED or (refusal.code == DISK_FULL and is_young)
+        return waits or super().may_retry(command, refusal)
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:
         snapshot_waits(command.subject_id, refusal.code, refusal.message)

@@ -19,8 +19,8 @@ from typing import Protocol
 from datasets.manifests import Diff, Manifest
 from datasets.storage.contents import Located, Sharing
 
-# Code of Blocked: a directory that was there is not, since its disk is not mounted.
-NOT_MOUNTED = "not_mounted"
+# Codes of Blocked: a directory that was there is not, since its disk is not mounted; a disk has no free space.
+NOT_MOUNTED, DISK_FULL = "not_mounted", "disk_full"
 
 
 class Blocked(Exception):

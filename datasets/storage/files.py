@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-from datasets.storage.base import Blocked
+from datasets.storage.base import DISK_FULL, Blocked
 from datasets.storage.contents import Sharing
 
 _FICLONE = 0x40049409
@@ -380,7 +380,7 @@ def blocked(error: OSError) -> Blocked | OSError:
     other error unchanged."""
     if error.errno in FULL_DISK:
         return Blocked(
-            "disk_full", "The disk of this storage is full; free space, then repeat: what was stored is kept."
+            DISK_FULL, "The disk of this storage is full; free space, then repeat: what was stored is kept."
         )
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return Blocked("not_writable", f"The folder of this storage cannot be written: {error.strerror}.")

@@ -61,6 +61,9 @@ def test_new_volumes_snapshots_and_restores_wait_for_the_disk(cast: Cast, volume
         restore_snapshot(first, "back", actor=SYSTEM),
     ]
     wait_until(carry_out_due)
+    # As after an hour of tries.
+    Command.objects.unfinished().update(tries=100)
+    wait_until(carry_out_due)
     for row in (snapshot, *rows):
         row.refresh_from_db()
         assert (row.state, row.reason) in (("pending", "not_mounted"), ("creating", "not_mounted"))

@@ -10,6 +10,7 @@ from django.utils import timezone
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import delete_project
+from controlplane.commands.dispatch import carry_out_due
 from controlplane.commands.errors import Cancelled
 from controlplane.commands.tasks import carry_out_here
 from controlplane.engines.base import NOT_PERMITTED, EngineUnreachable
@@ -18,6 +19,7 @@ from controlplane.scheduling.reasons import PREEMPTED
 from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_events
 from datasets.actions.snapshots import delete_snapshot, take_snapshot
 from datasets.actions.volumes import create_volume
+from datasets.command_handlers.snapshots import FULL_DISK_WITHIN, TakeSnapshot
 from datasets.models import Snapshot, Volume, VolumeUse
 from datasets.queries.due_snapshots import better, due_jobs
 from datasets.storage import volumes as storage_module
@@ -27,6 +29,7 @@ from jobs.models import Attempt, Job
 from jobs.transitions import Target, send
 from tests.builders import make_job
 from tests.volumes import directory_of, make_snapshot, make_volume, read, tree_of, work, write
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
 MOUNT = [{"volume": "data", "mount_path": "/mnt"}]
@@ -102,8 +105,18 @@ def test_a_snapshot_that_cannot_be_taken_says_why_and_blocks_nothing(api, cast, 
 
     with monkeypatch.context() as patch:
         patch.setattr(storage_module, "sync_file_system", full)
-        patch.setattr("datasets.command_handlers.snapshots.TakeSnapshot.max_tries", 1)
-        failed = make_snapshot(volume)
+        patch.setattr(TakeSnapshot, "backoff_seconds", (0,))
+        failed = take_snapshot(volume, actor=SYSTEM)
+        wait_until(carry_out_due)
+        # A disk that is full for some minutes does not lose the moment of an event.
+        taking = Command.objects.unfinished().filter(subject_id=failed.pk)
+        taking.update(tries=100)
+        wait_until(carry_out_due)
+        failed.refresh_from_db()
+        assert (failed.state, failed.reason) == ("pending", "disk_full")
+        taking.update(created_at=timezone.now() - FULL_DISK_WITHIN)
+        work()
+    failed.refresh_from_db()
     assert (failed.state, failed.reason) == ("failed", "disk_full")
     assert "free space" in failed.message
     event = Event.objects.get(kind="snapshot.failed")
