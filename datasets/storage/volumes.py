@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 from uuid import uuid4
 
-from datasets.storage.base import UNLIMITED, Budget, ContentMissing
+from datasets.storage.base import NOT_MOUNTED, UNLIMITED, Blocked, Budget, ContentMissing
 from datasets.storage.files import blocked, make_spread, remove_tree, sync_directory, sync_file_system
 from datasets.storage.trees import Before, Copied, Index, copy_tree
 from datasets.storage.volume_files import Child, Measured, VolumeFiles
@@ -245,6 +245,8 @@ class FolderVolumes(VolumeFiles):
         try:
             return copy_tree(source, target, before=before, budget=budget, report=report)
         except FileNotFoundError as error:
+            if source.is_dir() or not self.root.is_dir():
+                raise Blocked(NOT_MOUNTED, "The disk was unmounted while files were copied.") from error
             raise ContentMissing(f"The source of the copy does not exist any more: {source.name}.") from error
 
     def _before(self, snapshot: str | None) -> Before | None:

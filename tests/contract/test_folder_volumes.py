@@ -137,6 +137,27 @@ def test_what_is_not_there_and_what_is_cancelled_leave_nothing(storage, data):
     assert [path.name for path in (storage.root / "parts").iterdir() if path.is_dir()] == []
 
 
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_copy_is_repeated_if_its_disk_was_unmounted_meanwhile(storage, data, monkeypatch, is_back):
+    storage.take("s1", "v", None)
+    away = storage.root.with_name("away")
+
+    def unmounted(*_: object, **__: object) -> None:
+        if not is_back:
+            storage.root.rename(away)
+        raise FileNotFoundError
+
+    with monkeypatch.context() as broken:
+        broken.setattr("datasets.storage.volumes.copy_tree", unmounted)
+        with pytest.raises(Blocked) as blocked:
+            storage.restore("w", "s1")
+    assert blocked.value.code == "not_mounted"
+    if not is_back:
+        away.rename(storage.root)
+    storage.restore("w", "s1")
+    assert (storage.path("w") / "a.txt").read_text() == "alpha"
+
+
 def test_a_full_disk_is_said_and_leaves_nothing(storage, data, monkeypatch):
     def full(*_: object) -> bool:
         raise OSError(28, "No space left on device")
@@ -246,7 +267,7 @@ def test_a_try_that_lost_its_claim_cannot_complete_what_the_next_try_removed(sto
         return reflink(source, target)
 
     monkeypatch.setattr("datasets.storage.trees.reflink", taken_over)
-    with pytest.raises(ContentMissing):
+    with pytest.raises(Blocked, match="disk was unmounted"):
         storage.take("s1", "v", None)
     assert not storage.has_snapshot("s1")
 
