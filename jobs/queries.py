@@ -256,7 +256,9 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = O
             "start_estimate": None,
             "started_at": row["started_at"],
             "finished_at": row["finished_at"],
-            "runtime_seconds": None if is_waiting else _runtime_seconds(row["started_at"], row["finished_at"]),
+            "runtime_seconds": None
+            if is_waiting
+            else _runtime_seconds(row["started_at"], row["finished_at"]),
             "exit_code": row["exit_code"],
             "gpu_utilization": row["gpu_utilization"],
             "service_urls": service_urls(row["id"], spec) if row["state"] in ACTIVE_STATES else [],

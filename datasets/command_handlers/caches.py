@@ -27,7 +27,7 @@ from datasets.long_work import DATA, budget_of, refusals
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation
 from datasets.queries.caches import free_bytes, free_on_disk, key_of, needed_versions
-from datasets.queries.lake import lake_of, manifest_named
+from datasets.queries.lake import lake_of, manifest_named, mounted
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 from datasets.storage.claims import CLAIM_DELETED, CLAIM_LOST, CacheClaim, cache_claim_name
 from datasets.storage.tree_fill import Progress
@@ -65,7 +65,8 @@ class FillCache(CommandHandler):
             _make_room(cache, store, manifest)
             report = _Reporter(run, cache)
             on_usable = partial(_make_ready, cache, report)
-            store.fill(key_of(version.pk), lake_of(project), manifest, budget_of(run), report, on_usable)
+            with mounted(project):
+                store.fill(key_of(version.pk), lake_of(project), manifest, budget_of(run), report, on_usable)
             # After the cache is ready: the manifests of all caches here are read for it.
             return _charges_at(cache.location, run)
         except (ContentMissing, ContentDamaged) as error:

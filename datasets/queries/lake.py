@@ -3,7 +3,8 @@ about other projects, and a project's storage use is the size of its folder."""
 
 import threading
 from collections import OrderedDict
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,18 @@ def _place(project: Project) -> tuple[int | None, ...] | None:
         return status.st_dev, status.st_ino, inode_of(folder / INDEX)
     except OSError:
         return None
+
+
+@contextmanager
+def mounted(project: Project) -> Iterator[None]:
+    """Context manager that raises Blocked in place of ContentMissing if the disk of the project's lake was unmounted
+    during its block."""
+    try:
+        yield
+    except ContentMissing:
+        # Opened again, since its folder is not the same.
+        lake_of(project)
+        raise
 
 
 def in_use(lake: Lake) -> AbstractContextManager[None]:

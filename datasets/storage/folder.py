@@ -33,7 +33,7 @@ from datasets.ingest.packs import (
     pack_name,
 )
 from datasets.ingest.reader import UNSETTLED, Content, FileChanged, hash_file
-from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentDamaged, ContentMissing
+from datasets.storage.base import NOT_MOUNTED, UNLIMITED, Blocked, Budget, ContentDamaged, ContentMissing
 from datasets.storage.checks import damaged_in, places_in, read_errors_suppressed, require_answer
 from datasets.storage.contents import WHOLE, ContentIndex, Files, Located, Sharing
 from datasets.storage.files import (
@@ -304,7 +304,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         try:
             damaged = damaged_in(self.path_of(located[0]), located)
         except FileNotFoundError as error:
-            raise _lost(located[0]) from error
+            raise self._lost(located[0]) from error
         if damaged:
             try:
                 # A content that the disk cannot read is lost; all of them are there again when the disk answers.
@@ -441,7 +441,14 @@ class FolderLake(IndexedLake[ContentIndex]):
         try:
             return open(self.path_of(located), "rb", buffering=0)
         except FileNotFoundError as error:
-            raise _lost(located) from error
+            raise self._lost(located) from error
+
+    def _lost(self, located: Located) -> ContentMissing | Blocked:
+        """Return the error for a content whose file is not there."""
+        # Its index can still be read then, and would forget everything.
+        if not self.root.is_dir():
+            return Blocked(NOT_MOUNTED, "The disk of the lake was unmounted meanwhile.")
+        return ContentMissing(f"The lake has lost content {located.digest.hex()}.")
 
     def _path(self, folder: str, name: str) -> Path:
         return Path(self._place(folder, name))
@@ -465,10 +472,6 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     def _all(self, folder: str) -> Iterator[Path]:
         return (path for shelf in sorted((self.root / folder).iterdir()) for path in shelf.iterdir())
-
-
-def _lost(located: Located) -> ContentMissing:
-    return ContentMissing(f"The lake has lost content {located.digest.hex()}.")
 
 
 def _is_linkable(status: os.stat_result) -> bool:

@@ -22,6 +22,8 @@ from datasets.ingest.worker import WorkerFailed
 from datasets.models import Cache, CacheLocation, Dataset
 from datasets.queries.caches import directory_of
 from datasets.queries.job_data import dataset_mounts
+from datasets.queries.lake import lake_address
+from datasets.storage.base import ContentMissing
 from datasets.storage.cache import CacheStore
 from datasets.storage.unflushed import UnflushedMarks
 from jobs.models import Job
@@ -213,6 +215,28 @@ def test_caches_of_a_disk_that_is_not_mounted_are_not_filled_into_its_mount_poin
     cache.refresh_from_db()
     assert (cache.state, cache.reason, cache.bytes_moved) == (Cache.READY, "", 0)
     assert files_of(job) == TWO
+
+
+def test_a_fill_whose_lake_is_unmounted_meanwhile_is_repeated(
+    xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    cache = cache_version(xray.versions.get(number=1), location_for(plant.cluster), actor=SYSTEM)
+    folder, _ = lake_address(str(xray.project_id))
+    away = folder.with_name("away")
+
+    def unmounted(*_: object) -> None:
+        folder.rename(away)
+        raise ContentMissing("The lake has lost content.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(CacheStore, "fill", unmounted)
+        work()
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason) == (Cache.FAILED, "not_mounted")
+    away.rename(folder)
+    keep_caches(timezone.now())
+    work()
+    assert Cache.objects.get().state == Cache.READY
 
 
 def test_the_directory_of_lost_caches_is_made_again_beside_other_files(

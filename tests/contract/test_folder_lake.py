@@ -303,6 +303,16 @@ def test_a_full_disk_is_no_unreadable_file(source, lake, monkeypatch):
         )
 
 
+def test_a_lake_whose_disk_is_unmounted_forgets_nothing(source, lake, tmp_path):
+    contents = synced(source, lake).contents()
+    lake.root.rename(tmp_path / "away")
+    with pytest.raises(Blocked) as blocked:
+        lake.verify(contents)
+    assert blocked.value.code == "not_mounted"
+    (tmp_path / "away").rename(lake.root)
+    assert not lake.verify(contents).missing
+
+
 @pytest.mark.parametrize("sent_whole", [True, False])
 def test_a_file_that_changes_after_its_read_and_keeps_its_mtime_is_not_shared(
     source, lake, monkeypatch, sent_whole
