@@ -17,7 +17,7 @@ from datasets.manifests import Manifest
 from datasets.models import Artifact
 from datasets.outputs import output_of, refuse_more
 from datasets.queries.lake import lake_address, lake_of
-from datasets.storage.base import DISK_FULL
+from datasets.storage.base import DISK_FULL, NOT_MOUNTED
 from datasets.storage.sinks import sink_of
 
 
@@ -41,8 +41,8 @@ class KeepArtifact(CommandHandler):
             return _kept(artifact, _synced(artifact.project, root, run))
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
-        # An admin must free space first; keep the artifact until then.
-        return refusal.code == DISK_FULL or super().may_retry(command, refusal)
+        # An admin must free space, or mount the disk, first; keep the artifact until then.
+        return refusal.code in (DISK_FULL, NOT_MOUNTED) or super().may_retry(command, refusal)
 
     def on_done(self, command: Command, result: StoredArtifact | None) -> None:
         if result is not None:

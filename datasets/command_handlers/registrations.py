@@ -25,6 +25,7 @@ from datasets.ingest.worker import SinkSpec, WorkerFailed
 from datasets.long_work import DATA, LAKE_AWAY, all_read, is_cancelled, left_out, refusals
 from datasets.models import DatasetRegistration, DatasetVersion
 from datasets.queries.lake import lake_address
+from datasets.storage.base import NOT_MOUNTED
 from datasets.storage.contents import Sharing
 from datasets.storage.folder_sink import sink_of_folder
 from datasets.storage.sinks import sink_of_bucket
@@ -72,7 +73,7 @@ class RegisterDirectory(CommandHandler):
             finish_registration(command.subject_id, result.version, result.remarks)
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
-        return refusal.code in LAKE_AWAY or super().may_retry(command, refusal)
+        return refusal.code in (NOT_MOUNTED, *LAKE_AWAY) or super().may_retry(command, refusal)
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:
         registration_waits(command.subject_id, refusal.code, refusal.message)

@@ -74,7 +74,7 @@ def lake_of(project: Project) -> Lake:
 def _place(project: Project) -> tuple[int | None, ...] | None:
     """Return device and inode of the lake's folder, which change if another disk is mounted there, and the inode of its
     index; None if there is no folder."""
-    folder = lake_address(str(project.pk))[0]
+    folder = _folder(str(project.pk))
     try:
         status = folder.stat()
         return status.st_dev, status.st_ino, inode_of(folder / INDEX)
@@ -112,7 +112,6 @@ def open_lake(key: str) -> Lake:
     start would have refused."""
     folder, config = lake_address(key)
     if config is None:
-        _require_disk(int(key), folder)
         return FolderLake(folder)
     # Imported here: most installations have no bucket, and the client takes 10 MB in every process.
     from datasets.storage.bucket import NOT_TRUSTED, Bucket, ClientConfig
@@ -140,21 +139,27 @@ def _require_disk(project: int, folder: Path) -> None:
 
 
 def lake_address(key: str) -> tuple[Path, BucketConfig | None]:
-    """Return the folder of a project's lake, and the bucket that holds its content, None if it is in the
-    folder."""
-    config = settings.LAKE_BUCKET
-    return settings.LAKE_DIR / key, None if config is None else config.below(key)
+    """Return the folder of a project's lake, and the bucket that holds its content, None if it is in the folder.
+    Raises Blocked if the folder's disk is not mounted: who opens the lake makes the folder."""
+    folder, config = _folder(key), settings.LAKE_BUCKET
+    if config is None:
+        _require_disk(int(key), folder)
+        return folder, None
+    return folder, config.below(key)
+
+
+def _folder(key: str) -> Path:
+    return settings.LAKE_DIR / key
 
 
 def lake_folder(project: Project) -> Path | None:
     """Return the folder of the project's lake, created if missing; None if its content is in a bucket. Raises
     Blocked if it cannot be created."""
-    folder, bucket = lake_address(str(project.pk))
-    if bucket is not None:
+    if settings.LAKE_BUCKET is not None:
         return None
     # Opened only because that creates the folder.
     lake_of(project)
-    return folder
+    return _folder(str(project.pk))
 
 
 def manifest_named(project: Project, name: str) -> Manifest:

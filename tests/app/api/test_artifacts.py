@@ -14,6 +14,7 @@ from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import AuditEntry, Command, Event
 from datasets.actions.artifacts import KEEP, StoredArtifact, artifact_ready, keep_artifacts
 from datasets.actions.lake_collection import collect_lake
+from datasets.command_handlers.artifacts import KeepArtifact
 from datasets.ingest.engine import Synced
 from datasets.ingest.worker import WorkerFailed
 from datasets.models import Artifact
@@ -23,6 +24,7 @@ from jobs.models import Job
 from tests.artifacts import keep_output, make_artifact, write_output
 from tests.builders import make_job
 from tests.datasets import make_dataset, make_version
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_lakes")]
 OUT = {"path": "out", "name": "model", "when": "success"}
@@ -65,6 +67,22 @@ def test_output_is_kept_at_success_listed_and_downloaded(api, cast):
     assert read == {"log/a.txt": b"a", "weights.pt": b"weights"}
     kinds = Event.objects.filter(kind__startswith="artifact.").order_by("pk").values_list("kind", flat=True)
     assert list(kinds) == ["artifact.keeping", "artifact.ready"]
+
+
+def test_output_waits_for_the_disk_of_the_lake(cast, settings, monkeypatch):
+    make_version(make_dataset(cast.project), {"a": "alpha"})
+    job, mounted = ended(cast), settings.LAKE_DIR
+    monkeypatch.setattr(KeepArtifact, "backoff_seconds", (0,))
+    away = mounted.rename(mounted.with_name("disk"))
+    mounted.mkdir()
+    keep_artifacts()
+    wait_until(carry_out_due)
+    [artifact] = Artifact.objects.all()
+    assert (artifact.state, "of TRAINYARD_LAKE_DIR is not there" in artifact.message) == ("keeping", True)
+    assert not list(mounted.iterdir())
+    mounted.rmdir()
+    away.rename(mounted)
+    assert kept(job).state == "ready"
 
 
 def test_a_job_that_fails_keeps_only_what_is_kept_always(api, cast):

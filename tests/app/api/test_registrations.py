@@ -20,7 +20,7 @@ from datasets.queries.lake import lake_of
 from datasets.storage.base import Blocked
 from datasets.storage.folder import WHOLE_BYTES
 from tests.cast import Cast
-from tests.datasets import make_dataset, manifest_of
+from tests.datasets import make_dataset, make_version, manifest_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
@@ -99,6 +99,30 @@ def test_what_is_damaged_is_repaired_by_registering_again(
     found = api("ben").post(f"versions/{version.pk}/verify").body
     assert (found["is_intact"], found["repair"]) == (True, "")
     assert dataset.versions.count() == 1
+
+
+def test_a_registration_waits_for_the_disk_of_the_lake(
+    api: Any,
+    dataset: Dataset,
+    source: Path,
+    settings: django_settings,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    make_version(dataset, {"a": "alpha"})
+    mounted = settings.LAKE_DIR
+    monkeypatch.setattr(RegisterDirectory, "backoff_seconds", (0,))
+    away = mounted.rename(mounted.with_name("disk"))
+    mounted.mkdir()
+    asked = register(api, dataset, source).body
+    wait_until(carry_out_due)
+    Command.objects.unfinished().update(tries=100)
+    wait_until(carry_out_due)
+    assert state(api, dataset, asked)["state"] == "pending"
+    assert not list(mounted.iterdir())
+    mounted.rmdir()
+    away.rename(mounted)
+    work()
+    assert state(api, dataset, asked)["state"] == "ready"
 
 
 def test_only_what_an_admin_allowed_is_read(api: Any, dataset: Dataset, source: Path):
