@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from datasets.code_manifest import LINK, Entry, dump, load
+from datasets.ingest.stored import store
 from datasets.storage.files import renew_file
 
 # Folder below the state directory.
@@ -54,7 +55,7 @@ class ProjectCode:
         are not also of a complete tree. Their existing contents are protected from a concurrent `sweep`."""
         manifest = dump(tree)
         digest = hashlib.sha256(manifest).hexdigest()
-        _write(self._own / _PENDING / digest, manifest)
+        store(self._own / _PENDING / digest, (manifest,))
         for entry in entries:
             if self._has(entry):
                 renew_file(self._place(entry))
@@ -286,16 +287,3 @@ def _checked_pieces(sha256: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield piece
     if hashed.hexdigest() != sha256:
         raise ContentDiffers(f"A file is not what its hash {sha256} says; it changed while it was read.")
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-        fresh.replace(path)
-    except OSError:
-        # The disk is full.
-        fresh.unlink(missing_ok=True)
-        raise
