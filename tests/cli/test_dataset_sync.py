@@ -252,3 +252,13 @@ def test_what_several_workers_wait_for_is_said_once():
     for line in ("one", "two", "one", "two"):
         announce(line)
     assert said == ["one", "two"]
+
+
+def test_a_directory_whose_dataset_was_deleted_says_so(server, yard, tmp_path):
+    server.on("POST", "projects/team-a/datasets", {"id": "d1", "name": "xray"})
+    assert yard("dataset", "init", "xray", str(tmp_path), "-p", "team-a").code == 0
+    server.on("GET", "datasets/d1", problem(404, "not_found", "There is no such dataset that you can see."))
+    ran = yard("dataset", "sync", str(tmp_path), "-p", "team-a")
+    assert ran.code == 3
+    assert f"the dataset that {tmp_path} belongs to was deleted, or you may not see it" in ran.err
+    assert "yard dataset sync DIR --name NAME" in ran.err

@@ -102,7 +102,7 @@ def init(args: Namespace, session: Session) -> None:
     dataset = session.client.post(f"{session.project_path}/datasets", body)
     binding = Binding(session, Path(directory))
     # Not changed unasked: the next sync would put the directory's files into another dataset than before.
-    if args.directory or not _is_visible(session, binding.dataset()):
+    if args.directory or _visible(session, binding.dataset()) is None:
         binding.remember(dataset["id"])
         source = directory
     else:
@@ -110,14 +110,14 @@ def init(args: Namespace, session: Session) -> None:
     session.output.object(dataset, f"dataset {args.name} created; fill it with: yard dataset sync {source}")
 
 
-def _is_visible(session: Session, dataset: str) -> bool:
-    """Return whether the dataset with this id exists, and the user may see it; False for ""."""
+def _visible(session: Session, dataset: str) -> Row | None:
+    """Return the dataset with this id; None for "", and if it does not exist or the user may not see it."""
     try:
-        return bool(dataset and session.get(f"datasets/{dataset}"))
+        return session.get(f"datasets/{dataset}") if dataset else None
     except ApiError as error:
         if error.status != 404:
             raise
-        return False
+        return None
 
 
 def sync_arguments(parser: Parser) -> None:
@@ -225,11 +225,14 @@ def _made(version: Row, dataset: Row) -> str:
 def _dataset_of(session: Session, binding: Any, name: str | None) -> Row:
     if name:
         return find_dataset(session, name)
-    if not (known := binding.dataset()):
-        hint = "name it once: yard dataset sync DIR --name NAME, after: yard dataset init NAME"
-        raise CliError(f"it is not known which dataset {binding.directory} belongs to", USAGE, hint)
-    dataset: Row = session.get(f"datasets/{known}")
-    return dataset
+    known = binding.dataset()
+    if (dataset := _visible(session, known)) is not None:
+        return dataset
+    hint = "name it once: yard dataset sync DIR --name NAME, after: yard dataset init NAME"
+    if known:
+        gone = f"the dataset that {binding.directory} belongs to was deleted, or you may not see it"
+        raise CliError(gone, NOT_FOUND, hint)
+    raise CliError(f"it is not known which dataset {binding.directory} belongs to", USAGE, hint)
 
 
 def versions_arguments(parser: Parser) -> None:
