@@ -47,7 +47,8 @@ def fill_datasets(yard: Yard) -> dict[str, str]:
     _sync(
         yard, dataset["id"], 1, FILES | {"labels.csv": b"name,label\nscan.png,ill\n", "more.txt": b"more"}, ""
     )
-    yard.call("POST", f"/datasets/{dataset['id']}/tags", {"name": "golden", "version": "1"})
+    for tag in ("golden", "g" * 63):
+        yard.call("POST", f"/datasets/{dataset['id']}/tags", {"name": tag, "version": "1"})
     for name in ("pictures", LONG_SUBSET):
         yard.call("POST", f"/versions/{first}/subsets", {"name": name, "include": ["images/"]})
     empty = yard.call("POST", "/projects/team-a/datasets", {"name": "empty", "is_shared": True})
