@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
 
-from datasets.storage.base import Blocked
+from datasets.storage.base import DISK_FULL, Blocked
 from datasets.storage.bucket_config import BucketConfig, why_inside
 
 
@@ -39,7 +39,7 @@ def _check_bucket(config: BucketConfig) -> Iterator[CheckMessage]:
         Bucket(config, client).probe(f"probe/{uuid4().hex}")
     except Blocked as blocked:
         # A name may be made, and a certificate renewed, after the control plane has started.
-        is_passing = blocked.code in ("unreachable", "disk_full", NO_SUCH_HOST, NOT_TRUSTED)
+        is_passing = blocked.code in ("unreachable", DISK_FULL, NO_SUCH_HOST, NOT_TRUSTED)
         kind = checks.Warning if is_passing else Error
         hint = (
             "Datasets cannot be synced or cached until then."

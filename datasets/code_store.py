@@ -50,18 +50,22 @@ class ProjectCode:
         self._objects = os.fspath(self._own / _OBJECTS)
         self.spare = self._own / "spare"
 
-    def begin(self, tree: Sequence[Entry], entries: Iterable[Entry]) -> str:
-        """Store the manifest of a tree to upload, and its link targets; return the tree's hash. `entries`: those that
-        are not also of a complete tree. Their existing contents are protected from a concurrent `sweep`."""
+    def begin(self, tree: Sequence[Entry], entries: Iterable[Entry]) -> tuple[str, dict[str, int]]:
+        """Store the manifest of a tree to upload, and its link targets; return the tree's hash, and what of `entries`
+        is `missing` then. `entries`: those that are not also of a complete tree. Their existing contents are protected
+        from a concurrent `sweep`."""
         manifest = dump(tree)
         digest = hashlib.sha256(manifest).hexdigest()
         store(self._own / _PENDING / digest, (manifest,))
+        missing: dict[str, int] = {}
         for entry in entries:
             if self._has(entry):
                 renew_file(self._place(entry))
             elif entry.kind == LINK:
                 self.put(entry.sha256, [entry.target.encode()])
-        return digest
+            else:
+                missing[entry.sha256] = entry.size
+        return digest, missing
 
     def pending(self, digest: str) -> tuple[Entry, ...] | None:
         """Return the entries of a tree whose upload was begun or is complete; None for any other."""
@@ -173,7 +177,7 @@ class ProjectCode:
             return False
 
     def _place(self, entry: Entry) -> str:
-        # As `_object`, without an object for each part: an upload asks for each file of its tree five times.
+        # As `_object`, without an object for each part: an upload asks for each file of its tree.
         return f"{self._objects}/{entry.sha256[:2]}/{entry.sha256}"
 
 

@@ -18,7 +18,7 @@ def keep(root: Path, project_id: int, files: Files, *more: Entry) -> str:
     """Store a tree with these files and further entries in the code store below `root`; return its digest."""
     store = ProjectCode(root, project_id)
     tree = checked([*entries_of(files), *more], 1 << 20)
-    digest = store.begin(tree, tree)
+    digest, _ = store.begin(tree, tree)
     for content in files.values():
         store.put(sha256(content), [content])
     store.finish(digest)

@@ -81,8 +81,7 @@ class UploadBridge(WsgiBridge):
     async def _receive(self, scope: Scope, receive: Receive, file: BinaryIO, most_bytes: int) -> int:
         """Write the body to the file, rewind the file, and return the size in bytes. Raise BodyTooLarge above
         `most_bytes`, TimeoutError after SECONDS_MOST, Disconnected if the client disconnects."""
-        announced = header(scope, b"content-length") or "0"
-        if announced.isdecimal() and int(announced) > most_bytes:
+        if (_announced(scope) or 0) > most_bytes:
             raise BodyTooLarge
         size, waiting, has_more = 0, bytearray(), True
         async with asyncio.timeout(SECONDS_MOST):
@@ -104,8 +103,14 @@ class UploadBridge(WsgiBridge):
 
 def _is_small(scope: Scope) -> bool:
     """Return whether a body of at most SMALL_BYTES is announced."""
-    announced = header(scope, b"content-length") or ""
-    return announced.isdecimal() and int(announced) <= SMALL_BYTES
+    announced = _announced(scope)
+    return announced is not None and announced <= SMALL_BYTES
+
+
+def _announced(scope: Scope) -> int | None:
+    """Return the size of the body in bytes, None if the request does not say it."""
+    size = header(scope, b"content-length") or ""
+    return int(size) if size.isdecimal() else None
 
 
 def _open_file(folder: Path) -> BinaryIO:

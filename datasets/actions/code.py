@@ -46,8 +46,7 @@ def begin_upload(
         pointer = f"/files/{refused.index}" if is_listed else "/files"
         raise Invalid(FieldError(pointer, refused.code, refused.detail)) from refused
     sent = _by_hash(contents, entries)
-    digest = tree_hash(tree) if is_dry_run else store.begin(tree, entries)
-    missing = store.missing(entries)
+    digest, missing = (tree_hash(tree), store.missing(entries)) if is_dry_run else store.begin(tree, entries)
     for sha256 in missing.keys() & sent.keys():
         if not is_dry_run:
             store.put(sha256, [sent[sha256]])

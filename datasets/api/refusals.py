@@ -1,11 +1,11 @@
 """HTTP problems for what a lake refuses."""
 
 from controlplane.api.problems import Problem
-from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
+from datasets.storage.base import DISK_FULL, Blocked, ContentDamaged, ContentMissing
 
 # HTTP statuses for codes of Blocked, 503 for the others: clients must distinguish a full disk from an outage, and a
 # lake that removes old content is no fault.
-_STATUSES = {"disk_full": 507, "in_use": 409}
+_STATUSES = {DISK_FULL: 507, "in_use": 409}
 _CHECK = "Check the version: yard dataset verify."
 
 

@@ -1,20 +1,28 @@
-"""Replace small files: those that a sync leaves for the next one, and the manifests of code."""
+"""Replace small files: those that a sync leaves for the next one, the manifests of code, and what `yard` keeps in its
+cache. Loads little, since each `yard submit` with code loads it."""
+
+from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from pathlib import Path
+from contextlib import suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
-def store(path: Path, pieces: Iterable[bytes]) -> None:
+def store(path: str | os.PathLike[str], pieces: Iterable[bytes]) -> None:
     """Replace a file, which only this user may read, or leave it as it is. Raises OSError if it cannot be written."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder, name = os.path.split(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
     # Threads of one process may replace the same file at once.
-    fresh = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    fresh = os.path.join(folder, f".{name}.{os.urandom(4).hex()}")
     try:
         with open(os.open(fresh, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "wb") as file:
             file.writelines(pieces)
-        fresh.replace(path)
+        os.replace(fresh, path)
     except OSError:
         # Such as of a full disk.
-        fresh.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(fresh)
         raise

@@ -19,7 +19,7 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from datasets.storage.base import Blocked
+from datasets.storage.base import DISK_FULL, Blocked
 from datasets.storage.bucket_config import BucketConfig
 from datasets.storage.circuit_breaker import CircuitBreaker
 from datasets.storage.contents import chunks
@@ -184,7 +184,7 @@ class Bucket:
             )
         if code in _FULL:
             return Blocked(
-                "disk_full", f"{self._where} is full; free space, then repeat: what was stored is kept."
+                DISK_FULL, f"{self._where} is full; free space, then repeat: what was stored is kept."
             )
         if code in _REFUSED or isinstance(
             error, PermissionDeniedError | UnauthenticatedError | FileNotFoundError

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,8 @@ from datasets.storage.folder_sink import sink_of_folder
 LARGE = bytes(range(256)) * (WHOLE_BYTES // 256 + 1)
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[FolderLake]:
-    with_folder = FolderLake(tmp_path / "lake")
-    yield with_folder
-    with_folder.close()
+# The lake in a folder only.
+FOLDER = pytest.mark.parametrize("kit", ["folder"], indirect=True)
 
 
 @pytest.fixture
@@ -42,6 +39,7 @@ def synced(source: Path, lake: FolderLake) -> Manifest:
     return found.manifest
 
 
+@FOLDER
 def test_contents_that_the_disk_cannot_read_are_damaged_and_stored_again(source, lake, monkeypatch):
     manifest = synced(source, lake)
     bad = {sha256(LARGE).digest(), sha256(b"alpha").digest()}
@@ -65,6 +63,7 @@ def test_contents_that_the_disk_cannot_read_are_damaged_and_stored_again(source,
     assert not lake.verify(manifest.contents()).missing
 
 
+@FOLDER
 def test_a_disk_that_does_not_answer_has_no_damaged_contents(source, lake, monkeypatch):
     manifest = synced(source, lake)
 

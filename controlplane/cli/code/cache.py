@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
+from datasets.ingest.stored import store
+
 # Older ones are deleted: every directory that was ever uploaded would leave one.
 _KEPT_MOST = 64  # files of a folder
 
@@ -22,15 +24,9 @@ def cache_path(environ: dict[str, str], folder: str, name: str, suffix: str = ""
 
 def write_cache(path: str, content: bytes) -> None:
     """Write a cache file, and delete the oldest of its folder above 64."""
-    folder = os.path.dirname(path)
     with suppress(OSError):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        # Written aside and renamed: two runs in the same directory may save at once.
-        fresh = f"{path}.{os.getpid()}"
-        with open(fresh, "wb") as file:
-            file.write(content)
-        os.replace(fresh, path)
-        _delete_oldest(folder)
+        store(path, (content,))
+        _delete_oldest(os.path.dirname(path))
 
 
 def _delete_oldest(folder: str) -> None:

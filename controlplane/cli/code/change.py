@@ -29,13 +29,14 @@ class LastUpload:
     def __init__(self, session: Session, root: str, environ: dict[str, str]) -> None:
         name = "\n".join((session.config.url, session.project, os.path.realpath(root)))
         self._path = cache_path(environ, "uploads", name)
-        self._manifest = b""
+        self.forget()
         with suppress(OSError), open(self._path, "rb") as file:
             self._manifest = file.read()
+            self._digest = hashlib.sha256(self._manifest).hexdigest()
 
     def differs_from(self, tree: Tree) -> bool:
         """Return whether another tree than this one is known to have been uploaded last."""
-        return bool(self._manifest) and self._digest() != tree.digest
+        return self._digest not in ("", tree.digest)
 
     def change_to(self, tree: Tree) -> Change:
         """Return the difference between the last upload and a tree; all of the tree if that is less."""
@@ -46,16 +47,13 @@ class LastUpload:
         removed = gone.difference(file.path for file in files)
         if len(files) + len(removed) >= len(tree.files):
             return Change(list(tree.files))
-        return Change(files, self._digest(), tuple(sorted(removed)))
+        return Change(files, self._digest, tuple(sorted(removed)))
 
     def remember(self, tree: Tree) -> None:
         """Note that a tree was uploaded."""
-        if not self._manifest or self.differs_from(tree):
+        if self._digest != tree.digest:
             write_cache(self._path, dump(tree.files))
 
     def forget(self) -> None:
         """Send all of the next tree."""
-        self._manifest = b""
-
-    def _digest(self) -> str:
-        return hashlib.sha256(self._manifest).hexdigest()
+        self._manifest, self._digest = b"", ""

@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane.models import Cluster
 from datasets.actions.code import use_trees
+from datasets.code_manifest import Entry
 from datasets.code_store import ProjectCode
 from datasets.models import CodeTree
 from datasets.queries.code import code_root
@@ -145,7 +146,7 @@ def test_a_parent_that_is_removed_meanwhile_protects_nothing(
     parent = upload(ben)
     begun = ProjectCode.begin
 
-    def removed_first(store: ProjectCode, *args: Any) -> str:
+    def removed_first(store: ProjectCode, *args: Any) -> Any:
         store.remove([parent.removeprefix("sha256:")])
         return begun(store, *args)
 
@@ -363,14 +364,14 @@ def test_the_files_of_a_tree_are_listed_in_pages(api: AsPerson, cast: Cast):
 def test_files_are_looked_at_before_the_transaction_that_creates_the_tree(
     api: AsPerson, monkeypatch: pytest.MonkeyPatch
 ):
-    outside, inside, real = len(connection.atomic_blocks), list[bool](), ProjectCode.missing
+    outside, inside, real = len(connection.atomic_blocks), list[bool](), ProjectCode._has
 
-    def missing(store: ProjectCode, entries: Any) -> dict[str, int]:
+    def has(store: ProjectCode, entry: Entry) -> bool:
         inside.append(len(connection.atomic_blocks) > outside)
-        return real(store, entries)
+        return real(store, entry)
 
-    monkeypatch.setattr(ProjectCode, "missing", missing)
+    monkeypatch.setattr(ProjectCode, "_has", has)
     upload(api("ben"))
-    # Those of the beginning, of the limit of the archive, of its end and of the commit.
+    # Those of the beginning, of the end of the archive and of the commit.
     assert len(inside) >= 3
     assert not any(inside)
